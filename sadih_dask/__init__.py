@@ -1,0 +1,1 @@
+"""Learning to hash from one-pass, mergeable statistics."""

@@ -1,0 +1,48 @@
+"""Exceptions a caller can catch.
+
+Every message says what was wrong, where (array, row, column, chunk, file), what was expected and
+what to do. Each class also inherits the built-in that fits, so that code which knows nothing of
+this package still catches the right thing.
+"""
+
+from __future__ import annotations
+
+
+class SadihError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class InputError(SadihError, ValueError):
+    """Data or a parameter that cannot be used, found before any work was done."""
+
+
+class DtypeError(SadihError, TypeError):
+    """An array of a kind that has no numeric meaning here."""
+
+
+class LabelError(InputError):
+    """Labels that are missing, unknown, or do not fit the rows."""
+
+
+class NonFiniteError(InputError):
+    """A NaN or an infinity where a number was expected."""
+
+
+class FormatError(SadihError, ValueError):
+    """A file that is not ours, or of a version that this release does not read."""
+
+
+class IntegrityError(SadihError, OSError):
+    """Stored bytes that are not the ones that were written: flipped, truncated or missing."""
+
+
+class IncompleteError(SadihError, OSError):
+    """A store whose writing was interrupted; the same call that wrote it completes it."""
+
+
+class ConflictError(SadihError, RuntimeError):
+    """Something is there already, or somebody else is writing it."""
+
+
+class MemoryPlanError(SadihError, MemoryError):
+    """A job whose predicted memory exceeds what is allowed; nothing was started."""

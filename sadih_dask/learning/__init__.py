@@ -1,0 +1,1 @@
+"""The learner: NumPy and SciPy only. No Dask, no Zarr, no files."""

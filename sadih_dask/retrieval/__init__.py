@@ -1,0 +1,1 @@
+"""Codes, Hamming distances and retrieval metrics on NumPy arrays."""
