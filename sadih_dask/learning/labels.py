@@ -1,0 +1,206 @@
+"""Label groups: the distinct label sets of a collection.
+
+Similarity depends on two rows only through their label sets, so rows with equal label sets are
+interchangeable to the learner. A *label group* is one distinct set; a group table and a group id
+per row hold all that labels have to say. Single-label data has one group per class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from sadih_dask.arrays import Array, Floats, Ints
+from sadih_dask.errors import DtypeError, LabelError
+
+
+@dataclass(frozen=True, eq=False)
+class LabelGroups:
+    """Distinct label sets in canonical order: smaller sets first, then by their labels.
+
+    The order depends on the sets alone, never on the order in which rows arrived, so tables that
+    were built from different blocks can be merged and compared.
+
+    ``indices[indptr[k]:indptr[k + 1]]`` are the labels of group ``k``, ascending.
+    """
+
+    indptr: Ints
+    indices: Ints
+    n_classes: int
+
+    @classmethod
+    def empty(cls, n_classes: int) -> LabelGroups:
+        """Make the table without any group."""
+        return cls(np.zeros(1, np.int64), np.zeros(0, np.int64), n_classes)
+
+    @property
+    def n_groups(self) -> int:
+        """How many distinct label sets there are."""
+        return len(self.indptr) - 1
+
+    @cached_property
+    def single_label(self) -> bool:
+        """Whether every group is exactly one label."""
+        return bool(np.all(np.diff(self.indptr) == 1))
+
+    @cached_property
+    def matrix(self) -> sp.csr_array:
+        """The 0/1 table of groups against labels, (g, c): the transpose of the paper's G."""
+        return sp.csr_array(
+            (np.ones(len(self.indices)), self.indices, self.indptr),
+            shape=(self.n_groups, self.n_classes),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LabelGroups):
+            return NotImplemented
+        return (
+            self.n_classes == other.n_classes
+            and np.array_equal(self.indptr, other.indptr)
+            and np.array_equal(self.indices, other.indices)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # compared by value, and holds arrays
+
+    def __len__(self) -> int:
+        return self.n_groups
+
+    def take(self, keep: Array) -> LabelGroups:
+        """Keep some groups: a boolean mask, or ascending positions."""
+        part = self.matrix[keep]
+        return LabelGroups(
+            part.indptr.astype(np.int64), part.indices.astype(np.int64), self.n_classes
+        )
+
+    def relabel(self, new_index: Ints, n_classes: int) -> LabelGroups:
+        """Rename label ``k`` to ``new_index[k]``; the renaming must be ascending.
+
+        An ascending renaming keeps the canonical order, so codes and statistics beside the table
+        stay aligned with it.
+        """
+        if np.any(np.diff(new_index) <= 0):
+            raise ValueError("new_index must be strictly ascending")
+        return LabelGroups(self.indptr, new_index[self.indices], n_classes)
+
+    def union(self, other: LabelGroups) -> tuple[LabelGroups, Ints, Ints]:
+        """Merge two tables; also return where each one's groups went."""
+        if self.n_classes != other.n_classes:
+            raise LabelError(
+                f"two label tables count {self.n_classes} and {other.n_classes} classes; "
+                "give both the same number of classes"
+            )
+        if self == other:
+            same = np.arange(self.n_groups)
+            return self, same, same
+        indptr = np.concatenate([self.indptr, self.indptr[-1] + other.indptr[1:]])
+        indices = np.concatenate([self.indices, other.indices])
+        groups, ids = _distinct_sets(indptr, indices, self.n_classes)
+        return groups, ids[: self.n_groups], ids[self.n_groups :]
+
+    def find(self, other: LabelGroups) -> Ints:
+        """Position of each group of ``other`` in this table, -1 where it is not there."""
+        union, mine, theirs = self.union(other)
+        position = np.full(union.n_groups, -1, np.int64)
+        position[mine] = np.arange(self.n_groups)
+        return position[theirs]
+
+
+def group_rows(labels: Any, n_classes: int | None = None) -> tuple[LabelGroups, Ints]:
+    """Find the label groups of some rows, and the group id of every row.
+
+    ``labels`` is either one integer in ``0 .. n_classes - 1`` per row, or a multi-hot matrix
+    (rows, classes), dense or SciPy sparse, of 0 and 1 or booleans. ``n_classes`` defaults to the
+    largest integer plus one, or to the number of columns.
+    """
+    if sp.issparse(labels):
+        return _group_multi_hot(sp.csr_array(labels), n_classes)
+    array = np.asarray(labels)
+    if array.dtype.kind not in "biuf":
+        raise DtypeError(
+            f"labels have dtype {array.dtype}; expected class numbers or a 0/1 matrix. "
+            "Encode class names as integers first, for example with numpy.unique"
+        )
+    if array.ndim == 1:
+        return _group_integers(array, n_classes)
+    if array.ndim == 2:
+        _check_zero_one(array)
+        return _group_multi_hot(sp.csr_array(array), n_classes)
+    raise LabelError(f"labels have {array.ndim} dimensions; expected (rows,) or (rows, classes)")
+
+
+def _group_integers(labels: Array, n_classes: int | None) -> tuple[LabelGroups, Ints]:
+    if labels.dtype.kind == "f":
+        _refuse(~np.isfinite(labels), labels, "is missing", "drop the row or give it a class")
+        _refuse(labels != np.floor(labels), labels, "is not a whole number", "encode the classes")
+    values = labels.astype(np.int64)
+    _refuse(values < 0, labels, "is negative", "drop unlabelled rows; classes count from 0")
+    classes = int(values.max(initial=-1)) + 1 if n_classes is None else n_classes
+    _refuse(values >= classes, labels, f"is not below n_classes={classes}", "raise n_classes")
+    present, ids = np.unique(values, return_inverse=True)
+    groups = LabelGroups(np.arange(len(present) + 1), present, classes)
+    return groups, ids.astype(np.int64).reshape(-1)
+
+
+def _group_multi_hot(labels: sp.csr_array, n_classes: int | None) -> tuple[LabelGroups, Ints]:
+    if n_classes is not None and labels.shape[1] != n_classes:
+        raise LabelError(
+            f"the label matrix has {labels.shape[1]} columns; expected n_classes={n_classes}"
+        )
+    labels = labels.copy()
+    labels.sum_duplicates()  # also sorts the indices
+    labels.eliminate_zeros()
+    _check_zero_one(labels.data)
+    empty = np.flatnonzero(np.diff(labels.indptr) == 0)
+    if len(empty):
+        raise LabelError(
+            f"row {empty[0]} of the labels has no label ({len(empty)} such rows); "
+            "drop unlabelled rows or give them a class of their own"
+        )
+    return _distinct_sets(
+        labels.indptr.astype(np.int64), labels.indices.astype(np.int64), labels.shape[1]
+    )
+
+
+def _distinct_sets(indptr: Ints, indices: Ints, n_classes: int) -> tuple[LabelGroups, Ints]:
+    """Distinct sets in canonical order and the id of every input set; cost O(nnz log)."""
+    sizes = np.diff(indptr)
+    ids = np.empty(len(sizes), np.int64)
+    tables: list[Ints] = []
+    found = 0
+    for size in np.unique(sizes):  # sets of equal size form a rectangular table
+        rows = np.flatnonzero(sizes == size)
+        table = indices[indptr[rows, None] + np.arange(size)]
+        distinct, inverse = np.unique(table, axis=0, return_inverse=True)
+        ids[rows] = found + inverse.reshape(-1)
+        found += len(distinct)
+        tables.append(distinct)
+    counts = [np.full(len(t), t.shape[1], np.int64) for t in tables]
+    lengths = np.concatenate([np.zeros(1, np.int64), *counts])
+    flat = np.concatenate([np.zeros(0, np.int64), *(t.reshape(-1) for t in tables)])
+    return LabelGroups(np.cumsum(lengths), flat, n_classes), ids
+
+
+def _check_zero_one(values: Array) -> None:
+    if values.dtype.kind == "b":
+        return
+    bad = np.argwhere((values != 0) & (values != 1))
+    if len(bad):
+        where = tuple(int(i) for i in bad[0])
+        at = f"row {where[0]}, column {where[1]}" if len(where) == 2 else f"entry {where[0]}"
+        raise LabelError(
+            f"the label matrix holds {values[where]!r} at {at}; a multi-hot matrix holds only "
+            "0 and 1. For one class number per row pass a one-dimensional array"
+        )
+
+
+def _refuse(bad: Array, labels: Array, what: str, remedy: str) -> None:
+    rows = np.flatnonzero(bad)
+    if len(rows):
+        raise LabelError(
+            f"the label of row {rows[0]} is {labels[rows[0]]!r}, which {what} "
+            f"({len(rows)} such rows); {remedy}"
+        )

@@ -1,0 +1,131 @@
+"""The group similarity S, applied and never formed.
+
+S is g x g over label groups. ``apply(M)`` gives M S for a wide matrix M of k rows in bounded
+memory; that product is the only way in which the learner ever meets S.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol, get_args
+
+import numpy as np
+import scipy.sparse as sp
+
+from sadih_dask.arrays import Bytes, Floats
+from sadih_dask.errors import InputError
+from sadih_dask.learning.labels import LabelGroups
+
+SimilarityKind = Literal["shared-label", "cosine"]
+
+BLOCK_BYTES = 64 * 2**20
+"""Memory for one dense block of rows of S."""
+
+
+class Similarity(Protocol):
+    """A symmetric g x g similarity with values in [-1, 1]."""
+
+    def apply(self, m: Floats) -> Floats:
+        """Return M S, (k, g), for M (k, g)."""
+        ...
+
+    def energy(self, counts: Floats) -> Floats:
+        """Return the weighted sum of squares of every row of S: sum_j N_j s_ij^2, (g,)."""
+        ...
+
+
+def group_similarity(groups: LabelGroups, kind: SimilarityKind) -> Similarity:
+    """Choose how S follows from the label groups.
+
+    "shared-label", the paper's: +1 where two groups share a label, -1 elsewhere.
+    "cosine": 2 u_i^T u_j - 1 for l2-normalised label vectors u; graded, and linear in g.
+    """
+    if kind == "cosine":
+        return Cosine(groups)
+    if kind != "shared-label":
+        raise InputError(f"similarity={kind!r} is unknown; choose one of {get_args(SimilarityKind)}")
+    return Identity() if groups.single_label else SharedLabel(groups)
+
+
+class Identity:
+    """Shared-label similarity of single-label data: S = 2 I - 1 1^T. Costs O(k g)."""
+
+    def apply(self, m: Floats) -> Floats:
+        """Return M S."""
+        return 2.0 * m - m.sum(axis=1, keepdims=True)
+
+    def energy(self, counts: Floats) -> Floats:
+        """Return n for every row: all entries are +1 or -1."""
+        return np.full(len(counts), counts.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class SharedLabel:
+    """Shared-label similarity: S = 2 [G^T G > 0] - 1 1^T, in blocks of rows.
+
+    Which groups carry a label is a row of bits; the groups that share a label with a given group
+    are the OR of its labels' rows. So a block of S costs g/8 bytes per label to find, and the
+    product with M, k g^2 operations, is all that is left to pay.
+    """
+
+    groups: LabelGroups
+
+    @cached_property
+    def _carriers(self) -> Bytes:
+        """Bit j of row k: group j carries label k; (c, g/8)."""
+        by_label = sp.csc_array(self.groups.matrix)
+        bits = np.zeros((self.groups.n_classes, -(-self.groups.n_groups // 8)), np.uint8)
+        label = np.repeat(np.arange(self.groups.n_classes), np.diff(by_label.indptr))
+        group = by_label.indices
+        np.bitwise_or.at(bits, (label, group >> 3), (1 << (group & 7)).astype(np.uint8))
+        return bits
+
+    def shares(self, start: int, stop: int) -> Floats:
+        """Rows ``start`` to ``stop`` of [G^T G > 0] as 0.0 and 1.0."""
+        indptr, indices = self.groups.indptr, self.groups.indices
+        first = indptr[start]
+        bits = np.bitwise_or.reduceat(
+            self._carriers[indices[first : indptr[stop]]], indptr[start:stop] - first, axis=0
+        )
+        flags = np.unpackbits(bits, axis=1, count=self.groups.n_groups, bitorder="little")
+        return flags.astype(np.float64)
+
+    def apply(self, m: Floats) -> Floats:
+        """Return M S; S is symmetric, so each block of its rows gives a block of columns."""
+        g = self.groups.n_groups
+        rows = max(1, BLOCK_BYTES // (8 * g))
+        shared = np.empty_like(m)
+        for start in range(0, g, rows):
+            stop = min(start + rows, g)
+            shared[:, start:stop] = m @ self.shares(start, stop).T
+        return 2.0 * shared - m.sum(axis=1, keepdims=True)
+
+    def energy(self, counts: Floats) -> Floats:
+        """Return n for every row: all entries are +1 or -1."""
+        return np.full(len(counts), counts.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Cosine:
+    """Cosine similarity of label sets: S = 2 U^T U - 1 1^T, U (c, g) with unit columns."""
+
+    groups: LabelGroups
+
+    @cached_property
+    def _unit(self) -> sp.csr_array:
+        sizes = np.diff(self.groups.indptr)
+        return sp.csr_array(sp.diags_array(1.0 / np.sqrt(sizes)) @ self.groups.matrix)
+
+    def apply(self, m: Floats) -> Floats:
+        """Return M S in O(k nnz): through the c labels, never g x g."""
+        by_label = np.asarray(m @ self._unit)
+        return np.asarray(2.0 * (by_label @ self._unit.T)) - m.sum(axis=1, keepdims=True)
+
+    def energy(self, counts: Floats) -> Floats:
+        """Return sum_j N_j (2 u_i.u_j - 1)^2, from U diag(N) U^T, c x c."""
+        unit = self._unit
+        by_label = sp.csr_array(unit.T @ sp.diags_array(counts) @ unit)
+        squares = np.asarray((unit @ by_label).multiply(unit).sum(axis=1)).reshape(-1)
+        linear = unit @ (unit.T @ counts)
+        return np.asarray(4.0 * squares - 4.0 * linear + counts.sum())

@@ -1,0 +1,119 @@
+"""The alternation: B, W, P1, P2 in turn, from several starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from sadih_dask.arrays import Floats
+from sadih_dask.learning.autoencoder_updates import (
+    decoder_exact,
+    decoder_printed,
+    encoder_exact,
+    encoder_printed,
+    start_encoder,
+)
+from sadih_dask.learning.code_updates import codes_l1, codes_l21, codes_l21_printed
+from sadih_dask.learning.label_updates import (
+    embedding_exact,
+    embedding_from_codes,
+    embedding_printed,
+)
+from sadih_dask.learning.objective import objective
+from sadih_dask.learning.problem import Problem, State
+from sadih_dask.learning.start import random_codes, separated_codes
+from sadih_dask.learning.trace import Record, Trace
+
+Loss = Literal["l21", "l1"]
+SolverKind = Literal["exact", "paper"]
+StartKind = Literal["separated", "random"]
+Update: TypeAlias = Callable[[Problem, State], State]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How to run the alternation.
+
+    loss      "l21" (SADIH) or "l1" (SADIH-L1): the B-step
+    solver    "exact" minimisers, or the equations as the "paper" prints them
+    start     "separated" codes, or the paper's "random" ones
+    max_iter  iterations of B, W, P1, P2
+    tol       stop when an iteration lowers the objective by less than this fraction
+    n_init    starts to try; the one with the lowest objective is kept
+    """
+
+    loss: Loss = "l21"
+    solver: SolverKind = "exact"
+    start: StartKind = "separated"
+    max_iter: int = 10
+    tol: float = 1e-5
+    n_init: int = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The kept restart's unknowns, and the course of all restarts."""
+
+    state: State
+    trace: Trace
+
+
+def updates(loss: Loss, solver: SolverKind) -> dict[str, Update]:
+    """Return the four steps in the paper's order, each from a state to the next."""
+    exact = solver == "exact"
+    codes = codes_l1 if loss == "l1" else codes_l21 if exact else codes_l21_printed
+    embedding = embedding_exact if exact else embedding_printed
+    encoder = encoder_exact if exact else encoder_printed
+    decoder = decoder_exact if exact else decoder_printed
+    return {
+        "B": lambda p, s: s.with_B(p, codes(p, s)),
+        "W": lambda p, s: s.with_W(embedding(p, s)),
+        "P1": lambda p, s: s.with_P1(p, encoder(p, s)),
+        "P2": lambda p, s: s.with_P2(decoder(p, s)),
+    }
+
+
+def starting_state(problem: Problem, B: Floats) -> State:
+    """Complete given codes to a state: W that fits them, then P1 and P2 that fit W."""
+    W = embedding_from_codes(problem, B, problem.S.apply(B * problem.N))
+    P2 = np.zeros((len(problem.XXt), problem.l))
+    state = State.of(problem, B, W, start_encoder(problem, W), P2)
+    return state.with_P2(decoder_exact(problem, state))
+
+
+def alternate(
+    problem: Problem, state: State, schedule: Schedule
+) -> Iterator[tuple[int, str, State]]:
+    """Yield the state after every step: iteration, step, state. SADIH's Optimization section."""
+    steps = updates(schedule.loss, schedule.solver)
+    yield 0, "start", state
+    before = objective(problem, state).total
+    for iteration in range(1, schedule.max_iter + 1):
+        codes = state.B
+        for step, update in steps.items():
+            state = update(problem, state)
+            yield iteration, step, state
+        after = objective(problem, state).total
+        settled = np.array_equal(codes, state.B) and before - after <= schedule.tol * abs(before)
+        if settled:
+            return
+        before = after
+
+
+def solve(problem: Problem, schedule: Schedule, rng: np.random.Generator) -> Solution:
+    """Run the alternation from every start and keep the state of lowest objective."""
+    records: list[Record] = []
+    best: tuple[float, int, State] | None = None
+    for restart, stream in enumerate(rng.spawn(schedule.n_init)):
+        start = separated_codes if schedule.start == "separated" else random_codes
+        state = starting_state(problem, start(problem, stream))
+        for iteration, step, state in alternate(problem, state, schedule):
+            records.append(Record(restart, iteration, step, objective(problem, state)))
+        total = records[-1].objective.total
+        if best is None or total < best[0]:
+            best = (total, restart, state)
+    assert best is not None  # noqa: S101 - n_init is at least 1
+    return Solution(best[2], Trace(tuple(records), best[1]))

@@ -1,0 +1,260 @@
+"""Sufficient statistics of labelled features: one pass, mergeable, removable.
+
+Everything that the learner needs of n rows is in five quantities of fixed size: the row count per
+label group, the feature sums per group, the mean, the Gram matrix and n. Sums and Gram are kept
+*about the mean*, and two sets of them are combined with Chan's update, so a large mean loses no
+precision. All accumulation is in float64; the products inside one block run in the precision of
+the data (float32 for float16 and float32), about the block's own mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from sadih_dask.arrays import Array, Floats, Ints
+from sadih_dask.errors import DtypeError, InputError, LabelError, NonFiniteError
+from sadih_dask.learning.labels import LabelGroups, group_rows
+
+MERGE_FAN_IN = 8
+"""Partial statistics folded into one at every level of the reduction tree."""
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What one pass over labelled rows leaves behind.
+
+    groups   the label groups that occur
+    counts   (g,)    rows in each group, all positive
+    mean     (d,)    mean of the features
+    sums     (g, d)  sum over each group's rows of (feature - mean)
+    gram     (d, d)  sum over rows of (feature - mean)(feature - mean)^T
+    """
+
+    groups: LabelGroups
+    counts: Ints
+    mean: Floats
+    sums: Floats
+    gram: Floats
+
+    @classmethod
+    def of_block(
+        cls, features: Array, labels: Any, n_classes: int | None = None, first_row: int = 0
+    ) -> Statistics:
+        """Compute the statistics of one block of rows; O(rows d^2).
+
+        ``first_row`` is the block's place in the whole collection, for error messages.
+        """
+        if features.ndim != 2 or len(features) == 0:
+            raise InputError(
+                f"features have shape {features.shape}; expected (rows, columns) with a row or more"
+            )
+        groups, ids = group_rows(labels, n_classes)
+        if len(ids) != len(features):
+            raise LabelError(
+                f"{len(features)} rows of features but {len(ids)} rows of labels; "
+                "both must describe the same rows"
+            )
+        with np.errstate(over="ignore", invalid="ignore"):
+            centred, shift = _centre(features)
+            sums = (_membership(ids, groups.n_groups).T @ centred).astype(np.float64)
+            gram = (centred.T @ centred).astype(np.float64)
+        _check_finite(features, sums, gram, first_row)
+        # `centred` is about a rounded mean; the remainder is moved into the mean exactly.
+        n = len(features)
+        counts = np.bincount(ids, minlength=groups.n_groups).astype(np.int64)
+        rest = sums.sum(axis=0) / n
+        sums -= counts[:, None] * rest
+        gram -= n * np.outer(rest, rest)
+        return cls(groups, counts, shift + rest, sums, gram)
+
+    @property
+    def n_samples(self) -> int:
+        """How many rows are covered."""
+        return int(self.counts.sum())
+
+    @property
+    def n_features(self) -> int:
+        """How many feature columns there are."""
+        return len(self.mean)
+
+    @property
+    def variance(self) -> Floats:
+        """Population variance of every column, never negative."""
+        return np.maximum(np.diagonal(self.gram), 0.0) / self.n_samples
+
+    @property
+    def scale(self) -> Floats:
+        """Divisor that gives every column unit variance; 1 for a constant column."""
+        deviation = np.sqrt(self.variance)
+        # A constant column leaves rounding noise about its mean, never an exact zero.
+        constant = deviation <= 1e-12 * np.abs(self.mean)
+        return np.where(constant | (deviation == 0.0), 1.0, deviation)
+
+    def raw_sums(self) -> Floats:
+        """Group sums of the features as they came, (g, d)."""
+        return self.sums + self.counts[:, None] * self.mean
+
+    def raw_gram(self) -> Floats:
+        """Gram matrix of the features as they came, (d, d)."""
+        return self.gram + self.n_samples * np.outer(self.mean, self.mean)
+
+    def standardised_sums(self) -> Floats:
+        """Group sums of the centred, unit-variance features, (g, d)."""
+        return self.sums / self.scale
+
+    def standardised_gram(self) -> Floats:
+        """Gram matrix of the centred, unit-variance features, (d, d)."""
+        return self.gram / self.scale / self.scale[:, None]
+
+    def merge(self, other: Statistics) -> Statistics:
+        """Cover the rows of both: Chan's update about the common mean; O(d^2 + g d)."""
+        _check_width(self, other)
+        groups, mine, theirs = self.groups.union(other.groups)
+        n_a, n_b = self.n_samples, other.n_samples
+        step = other.mean - self.mean
+        mean = self.mean + step * (n_b / (n_a + n_b))
+        counts = np.zeros(groups.n_groups, np.int64)
+        counts[mine] += self.counts
+        counts[theirs] += other.counts
+        sums = np.zeros((groups.n_groups, len(mean)))
+        sums[mine] += self.sums + self.counts[:, None] * (self.mean - mean)
+        sums[theirs] += other.sums + other.counts[:, None] * (other.mean - mean)
+        gram = self.gram + other.gram
+        gram += np.outer(step, step * (n_a * n_b / (n_a + n_b)))
+        return Statistics(groups, counts, mean, sums, gram)
+
+    def without(self, other: Statistics) -> Statistics:
+        """Take rows out again: the inverse of :meth:`merge`, to rounding; O(d^2 + g d)."""
+        _check_width(self, other)
+        place = self.groups.find(other.groups)
+        left = self.counts.copy()
+        if np.all(place >= 0):
+            left[place] -= other.counts
+        if np.any(place < 0) or np.any(left < 0):
+            raise LabelError(
+                "the rows to take out carry label sets that the statistics do not hold, or hold "
+                "fewer times; only rows that were put in can be taken out"
+            )
+        n_a, n_b = self.n_samples, other.n_samples
+        n = n_a - n_b
+        if n == 0:
+            raise InputError(f"all {n_a} rows would be taken out; nothing is left to learn from")
+        mean = self.mean + (self.mean - other.mean) * (n_b / n)
+        sums = self.sums + self.counts[:, None] * (self.mean - mean)
+        sums[place] -= other.sums + other.counts[:, None] * (other.mean - mean)
+        step = other.mean - mean
+        gram = self.gram - other.gram - np.outer(step, step * (n * n_b / n_a))
+        keep = left > 0
+        return Statistics(self.groups.take(keep), left[keep], mean, sums[keep], gram)
+
+    def relabel(self, new_index: Ints, n_classes: int) -> Statistics:
+        """Rename the labels, ascending, within a larger or equal set of classes."""
+        groups = self.groups.relabel(new_index, n_classes)
+        return Statistics(groups, self.counts, self.mean, self.sums, self.gram)
+
+
+def canonical_blocks(n_samples: int, block_rows: int) -> Iterator[slice]:
+    """Row ranges of the one-pass scan: fixed by the row count alone, never by storage."""
+    for start in range(0, n_samples, block_rows):
+        yield slice(start, min(start + block_rows, n_samples))
+
+
+def merge_in_order(parts: Iterable[Statistics]) -> Statistics:
+    """Merge partial statistics through a tree whose shape depends on their number alone.
+
+    The first ``MERGE_FAN_IN`` parts are folded from the left into one, so are the next, and so on;
+    the results are folded likewise until one is left. Any scheduler that folds the same way gets
+    the same bits. Holds one partial result per level of the tree.
+    """
+    levels: list[tuple[Statistics, int]] = []
+    for part in parts:
+        _push(levels, 0, part)
+    if not levels:
+        raise InputError("there are no rows to learn from")
+    total: Statistics | None = None
+    for k in range(len(levels)):  # unfinished nodes, the lowest level first
+        held, count = levels[k]
+        if total is not None:
+            held = held.merge(total) if count else total
+            count += 1
+        total = held if count else total
+    assert total is not None  # noqa: S101 - at least one part was pushed
+    return total
+
+
+def _push(levels: list[tuple[Statistics, int]], k: int, part: Statistics) -> None:
+    if k == len(levels):
+        levels.append((part, 1))
+        return
+    held, count = levels[k]
+    node, count = (held.merge(part), count + 1) if count else (part, 1)
+    if count == MERGE_FAN_IN:
+        levels[k] = (node, 0)
+        _push(levels, k + 1, node)
+    else:
+        levels[k] = (node, count)
+
+
+def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Precision in which products of such data are formed inside a block."""
+    if dtype.kind not in "fiub":
+        raise DtypeError(
+            f"features have dtype {dtype}; expected real numbers. "
+            "Convert them first, for example with .astype('float32')"
+        )
+    small = dtype.itemsize <= (4 if dtype.kind == "f" else 2)
+    return np.dtype(np.float32 if small else np.float64)
+
+
+def _centre(features: Array) -> tuple[Array, Floats]:
+    """Rows about their mean, the mean rounded to the working precision.
+
+    Subtracting a *representable* number close to the values is exact or nearly so, which is what
+    keeps float32 products accurate for features with a large mean.
+    """
+    work = compute_dtype(features.dtype)
+    shift = features.mean(axis=0, dtype=np.float64).astype(work)
+    return np.subtract(features, shift, dtype=work), shift.astype(np.float64)
+
+
+def _membership(ids: Ints, n_groups: int) -> sp.csr_array:
+    """0/1 matrix of rows against groups; its transpose times X sums X by group."""
+    n = len(ids)
+    ones = np.ones(n, np.float32)
+    return sp.csr_array((ones, ids, np.arange(n + 1)), shape=(n, n_groups))
+
+
+def check_finite(features: Array, first_row: int = 0, name: str = "features") -> None:
+    """Raise an error that names the first NaN or infinity by row and column."""
+    if features.dtype.kind != "f" or np.isfinite(features).all():
+        return
+    row, column = (int(i) for i in np.argwhere(~np.isfinite(features))[0])
+    raise NonFiniteError(
+        f"{name} hold {features[row, column]} at row {first_row + row}, column {column}; every "
+        "value must be finite. Remove or impute it (NaN and infinity are not supported)"
+    )
+
+
+def _check_finite(features: Array, sums: Floats, gram: Floats, first_row: int) -> None:
+    # NaN and infinity spread into the sums, so the data need no second look in the usual case.
+    if np.isfinite(sums).all() and np.isfinite(np.diagonal(gram)).all():
+        return
+    check_finite(features, first_row)
+    column = int(np.argmin(np.isfinite(np.diagonal(gram)) & np.isfinite(sums).all(axis=0)))
+    raise NonFiniteError(
+        f"features of rows {first_row} to {first_row + len(features) - 1}, column {column}, are so "
+        "large that their squares overflow; rescale the column"
+    )
+
+
+def _check_width(a: Statistics, b: Statistics) -> None:
+    if a.n_features != b.n_features:
+        raise InputError(
+            f"statistics of {a.n_features} features cannot be combined with statistics of "
+            f"{b.n_features}; both must come from the same columns"
+        )

@@ -1,0 +1,51 @@
+"""The course of the objective: what a plot of convergence needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from sadih_dask.arrays import Floats
+from sadih_dask.learning.objective import Objective
+
+STEPS = ("start", "B", "W", "P1", "P2")
+
+
+@dataclass(frozen=True)
+class Record:
+    """The objective after one step of one restart."""
+
+    restart: int
+    iteration: int
+    step: str
+    objective: Objective
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The objective after every step of every restart, in order, and which restart was kept."""
+
+    records: tuple[Record, ...]
+    best: int
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def of_restart(self, restart: int) -> tuple[Record, ...]:
+        """Return the records of one restart."""
+        return tuple(r for r in self.records if r.restart == restart)
+
+    @property
+    def totals(self) -> Floats:
+        """Objective after every step of the kept restart."""
+        return np.array([r.objective.total for r in self.of_restart(self.best)])
+
+    @property
+    def n_iter(self) -> int:
+        """Iterations of the kept restart."""
+        return self.of_restart(self.best)[-1].iteration
