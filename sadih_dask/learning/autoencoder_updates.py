@@ -16,26 +16,35 @@ def _compact_svd(A: Floats, least: float) -> tuple[Floats, Floats]:
     return np.asarray(left[:, keep]), np.asarray(right[keep])
 
 
-def polar(A: Floats, least: float = 0.0) -> Floats:
-    """Isometry of A's polar decomposition, from its compact SVD.
-
-    Of all matrices with orthonormal rows (columns, if A is tall) it has the largest inner product
-    with A. Directions in which A vanishes stay zero.
-    """
-    left, right = _compact_svd(A, least)
+def polar(A: Floats) -> Floats:
+    """Partial isometry of A's polar decomposition: directions in which A vanishes stay zero."""
+    left, right = _compact_svd(A, 0.0)
     return left @ right
 
 
 def complete(A: Floats, guess: Floats) -> Floats:
     """Isometry nearest to A, taken from the isometry ``guess`` in directions that A leaves open.
 
-    V has rank c at most, so A = V X^T often leaves directions open; an SVD alone would fill them
-    with rounding noise.
+    Of all matrices with orthonormal rows (columns, if A is tall) it has the largest inner product
+    with A. V has rank c at most, so A = V X^T often leaves directions open; an SVD alone would
+    fill them with rounding noise.
     """
     left, right = _compact_svd(A, 0.0)
-    rest = guess - left @ (left.T @ guess)
-    rest = rest - (rest @ right.T) @ right
-    return left @ right + polar(rest, least=1e-6)
+    if len(right) < min(A.shape):
+        rest = guess - left @ (left.T @ guess)
+        rest = rest - (rest @ right.T) @ right
+        more_left, more_right = _compact_svd(rest, 1e-6)
+        left, right = np.hstack([left, more_left]), np.vstack([right, more_right])
+    missing = min(A.shape) - len(right)
+    if missing:  # the guess, too, maps a direction that A leaves open onto one that it does not
+        left = np.hstack([left, _complement(left)[:, :missing]])
+        right = np.vstack([right, _complement(right.T)[:, :missing].T])
+    return left @ right
+
+
+def _complement(basis: Floats) -> Floats:
+    """Orthonormal columns that complete orthonormal ``basis`` to a basis of the whole space."""
+    return np.linalg.qr(basis, mode="complete")[0][:, basis.shape[1] :]
 
 
 def start_encoder(problem: Problem, W: Floats) -> Floats:
@@ -60,7 +69,8 @@ def encoder_exact(problem: Problem, state: State) -> Floats:
     VXt = (problem.XYt @ state.W).T
     if problem.l >= len(problem.XXt):
         return complete(VXt, state.P1)
-    return polar(VXt + problem.lambda_max * state.P1 - state.P1XXt)
+    # Rows of P1 in the top eigenspace of X X^T vanish from the sum: all do on whitened features.
+    return complete(VXt + problem.lambda_max * state.P1 - state.P1XXt, state.P1)
 
 
 def encoder_printed(problem: Problem, state: State) -> Floats:

@@ -69,7 +69,7 @@ def embedding_printed(problem: Problem, state: State) -> Floats:
 
 
 def _latent_ridge(problem: Problem, state: State) -> Floats:
-    """alpha P2^T P2 + (beta + gamma) I, kept definite when beta and gamma are zero."""
+    """Alpha P2^T P2 + (beta + gamma) I, kept definite when beta and gamma are zero."""
     decoded = problem.alpha * state.P2.T @ state.P2
     least = RANK_TOLERANCE * max(float(np.trace(decoded)) / problem.l, 1.0)
     return np.asarray(decoded + max(problem.beta + problem.gamma, least) * np.eye(problem.l))

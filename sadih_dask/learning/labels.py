@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from sadih_dask.arrays import Array, Floats, Ints
+from sadih_dask.arrays import Array, Ints
 from sadih_dask.errors import DtypeError, LabelError
 
 
@@ -86,6 +86,11 @@ class LabelGroups:
             raise ValueError("new_index must be strictly ascending")
         return LabelGroups(self.indptr, new_index[self.indices], n_classes)
 
+    def compact(self) -> tuple[LabelGroups, Ints]:
+        """Drop the labels that no group carries; also return the labels that are kept."""
+        kept = np.unique(self.indices)
+        return LabelGroups(self.indptr, np.searchsorted(kept, self.indices), len(kept)), kept
+
     def union(self, other: LabelGroups) -> tuple[LabelGroups, Ints, Ints]:
         """Merge two tables; also return where each one's groups went."""
         if self.n_classes != other.n_classes:
@@ -117,7 +122,7 @@ def group_rows(labels: Any, n_classes: int | None = None) -> tuple[LabelGroups, 
     largest integer plus one, or to the number of columns.
     """
     if sp.issparse(labels):
-        return _group_multi_hot(sp.csr_array(labels), n_classes)
+        return _group_multi_hot(as_rows(labels), n_classes)
     array = np.asarray(labels)
     if array.dtype.kind not in "biuf":
         raise DtypeError(
@@ -130,6 +135,11 @@ def group_rows(labels: Any, n_classes: int | None = None) -> tuple[LabelGroups, 
         _check_zero_one(array)
         return _group_multi_hot(sp.csr_array(array), n_classes)
     raise LabelError(f"labels have {array.ndim} dimensions; expected (rows,) or (rows, classes)")
+
+
+def as_rows(labels: Any) -> sp.csr_array:
+    """A SciPy sparse label matrix of any format, in rows."""
+    return sp.csr_array(labels)
 
 
 def _group_integers(labels: Array, n_classes: int | None) -> tuple[LabelGroups, Ints]:

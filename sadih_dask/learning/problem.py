@@ -97,9 +97,11 @@ class Problem:
     def lambda_max(self) -> float:
         """An upper bound, tight to 0.1 %, of the largest eigenvalue of X X^T."""
         d = len(self.XXt)
-        if d <= 64:
+        if d <= 64 or not self.XXt.any():
             return float(la.eigvalsh(self.XXt)[-1])
-        top = eigsh(self.XXt, k=1, v0=np.ones(d), tol=1e-4, return_eigenvectors=False)
+        # A start without structure: from one orthogonal to the top direction Lanczos misses it.
+        v0 = np.random.default_rng(0).standard_normal(d)
+        top = eigsh(self.XXt, k=1, v0=v0, tol=1e-4, return_eigenvectors=False)
         return 1.001 * float(top[0])
 
     def label_gram(self, weights: Floats) -> Floats:
@@ -136,7 +138,7 @@ class Problem:
         A shift too small to make a singular X X^T definite is raised to where it does.
         """
         d = len(self.XXt)
-        least = 1e-12 * max(weight * float(np.trace(self.XXt)) / d, np.finfo(float).tiny)
+        least = 1e-12 * (weight * float(np.trace(self.XXt)) / d or 1.0)
         matrix = weight * self.XXt
         matrix[np.diag_indices(d)] += max(shift, least)
         factor, lower = la.cho_factor(matrix, overwrite_a=True, check_finite=False)
@@ -157,7 +159,7 @@ class Problem:
         factor = self.factor_gram(1.0, 1e-3 * float(np.trace(self.XXt)) / d)
         basis = np.random.default_rng(0).standard_normal((d, min(self.l, d)))
         for _ in range(2):
-            basis, _ = la.qr(la.cho_solve(factor, basis, check_finite=False), mode="economic")
+            basis = np.linalg.qr(la.cho_solve(factor, basis, check_finite=False)).Q
         return np.ascontiguousarray(basis.T)
 
 

@@ -44,7 +44,9 @@ def group_similarity(groups: LabelGroups, kind: SimilarityKind) -> Similarity:
     if kind == "cosine":
         return Cosine(groups)
     if kind != "shared-label":
-        raise InputError(f"similarity={kind!r} is unknown; choose one of {get_args(SimilarityKind)}")
+        raise InputError(
+            f"similarity={kind!r} is unknown; choose one of {get_args(SimilarityKind)}"
+        )
     return Identity() if groups.single_label else SharedLabel(groups)
 
 

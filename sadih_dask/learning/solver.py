@@ -109,8 +109,8 @@ def solve(problem: Problem, schedule: Schedule, rng: np.random.Generator) -> Sol
     best: tuple[float, int, State] | None = None
     for restart, stream in enumerate(rng.spawn(schedule.n_init)):
         start = separated_codes if schedule.start == "separated" else random_codes
-        state = starting_state(problem, start(problem, stream))
-        for iteration, step, state in alternate(problem, state, schedule):
+        first = starting_state(problem, start(problem, stream))
+        for iteration, step, state in alternate(problem, first, schedule):
             records.append(Record(restart, iteration, step, objective(problem, state)))
         total = records[-1].objective.total
         if best is None or total < best[0]:

@@ -61,7 +61,7 @@ class Statistics:
             )
         with np.errstate(over="ignore", invalid="ignore"):
             centred, shift = _centre(features)
-            sums = (_membership(ids, groups.n_groups).T @ centred).astype(np.float64)
+            sums = _sum_by_group(centred, ids, groups.n_groups)
             gram = (centred.T @ centred).astype(np.float64)
         _check_finite(features, sums, gram, first_row)
         # `centred` is about a rounded mean; the remainder is moved into the mean exactly.
@@ -157,6 +157,11 @@ class Statistics:
         groups = self.groups.relabel(new_index, n_classes)
         return Statistics(groups, self.counts, self.mean, self.sums, self.gram)
 
+    def compact(self) -> tuple[Statistics, Ints]:
+        """Drop the labels that no row carries; also return the labels that are kept."""
+        groups, kept = self.groups.compact()
+        return Statistics(groups, self.counts, self.mean, self.sums, self.gram), kept
+
 
 def canonical_blocks(n_samples: int, block_rows: int) -> Iterator[slice]:
     """Row ranges of the one-pass scan: fixed by the row count alone, never by storage."""
@@ -222,11 +227,17 @@ def _centre(features: Array) -> tuple[Array, Floats]:
     return np.subtract(features, shift, dtype=work), shift.astype(np.float64)
 
 
-def _membership(ids: Ints, n_groups: int) -> sp.csr_array:
-    """0/1 matrix of rows against groups; its transpose times X sums X by group."""
-    n = len(ids)
-    ones = np.ones(n, np.float32)
-    return sp.csr_array((ones, ids, np.arange(n + 1)), shape=(n, n_groups))
+def _sum_by_group(values: Array, ids: Ints, n_groups: int) -> Floats:
+    """Sum rows by group in float64, (g, d); a few columns at a time, to convert few at a time.
+
+    In float32 a long sum of equal terms drifts by far more than one rounding.
+    """
+    n, d = values.shape
+    members = sp.csr_array((np.ones(n), ids, np.arange(n + 1)), shape=(n, n_groups)).T
+    sums = np.empty((n_groups, d))
+    for start in range(0, d, 64):
+        sums[:, start : start + 64] = members @ values[:, start : start + 64]
+    return sums
 
 
 def check_finite(features: Array, first_row: int = 0, name: str = "features") -> None:
