@@ -28,6 +28,7 @@ from sadih_dask.learning.statistics import (
     merge_in_order,
 )
 from sadih_dask.retrieval.codes import n_bytes, pack
+from sadih_dask.retrieval.forecast import MAX_GROUPS, Forecast
 from sadih_dask.retrieval.histograms import hamming_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.storage.model import Model, read_model, write_model
@@ -238,14 +239,20 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             alpha=self.alpha,
             beta=self.beta,
             gamma=self.gamma,
+            ridge=self.ridge,
             similarity=self.similarity,
         )
         schedule = Schedule(
             self.loss, self.solver, self.start, self.max_iter, self.tol, self.n_init
         )
-        solution = solve(problem, schedule, _generator(seed, "starts"))
+        forecast = None
+        if self.encoder in ("posterior", "ridge") and len(statistics.groups) <= MAX_GROUPS:
+            forecast = Forecast(
+                problem, statistics.groups, self.encoder, _generator(seed, "forecast")
+            )
+        solution = solve(problem, schedule, _generator(seed, "starts"), forecast)
         self.hash_function_ = hash_function(
-            self.encoder, statistics, problem, solution.state, anchor_map, self.ridge
+            self.encoder, statistics, problem, solution.state, anchor_map
         )
         self.statistics_: Statistics | None = statistics
         self.classes_ = classes
@@ -283,7 +290,7 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """Real-valued scores whose signs are the bits, (rows, n_bits)."""
         check_is_fitted(self)
         features = self._check_features(X, reset=False)
-        scores = np.empty((len(features), len(self.hash_function_.offset)))
+        scores = np.empty((len(features), self.hash_function_.n_bits))
         for rows in canonical_blocks(len(features), self.block_rows):
             scores[rows] = self.hash_function_.project(features[rows])
         return scores
@@ -315,7 +322,7 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             queries,
             self.label_codes_,
             (self.groups_, np.arange(self.groups_.n_groups)),
-            len(self.hash_function_.offset),
+            self.hash_function_.n_bits,
             counts=statistics.counts,
         )
         return mean_average_precision(histograms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sadih_dask.arrays import Floats
-from sadih_dask.learning.objective import weights
+from sadih_dask.learning.objective import objective, weights
 from sadih_dask.learning.problem import Problem, State
 
 TIE = 1e-9
@@ -34,6 +34,17 @@ def codes_l1(problem: Problem, state: State) -> Floats:
     evidence = problem.l * problem.S.apply(V * problem.N)
     scale = problem.l * (np.abs(V) @ problem.N)[:, None]
     return sign(evidence, state.B, scale)
+
+
+def codes_l1_guarded(problem: Problem, state: State) -> Floats:
+    """sgn(W^T Q) where that does not raise Eq. (7), else the codes as they are. SADIH Eq. (8).
+
+    Deviation: sgn(W^T Q) is not the minimiser of Eq. (8) that the paper takes it for. With many
+    classes S is mostly -1, its constant part drowns the rest, and bits turn equal for all groups.
+    """
+    codes = codes_l1(problem, state)
+    moved = state.with_B(problem, codes)
+    return state.B if objective(problem, moved).total > objective(problem, state).total else codes
 
 
 def codes_l21(problem: Problem, state: State) -> Floats:

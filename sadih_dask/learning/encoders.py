@@ -14,7 +14,7 @@ from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.problem import Problem, State
 from sadih_dask.learning.statistics import Statistics
 
-EncoderKind = Literal["ridge", "orthogonal", "lemma"]
+EncoderKind = Literal["posterior", "ridge", "orthogonal", "lemma"]
 
 DESCENT_STEPS = 200
 DESCENT_TOLERANCE = 1e-6
@@ -22,19 +22,27 @@ DESCENT_TOLERANCE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class HashFunction:
-    """bits = [phi(x) A + b > 0]: an anchor map, if any, and one affine map.
+    """Scores whose signs are the bits: an anchor map, if any, an affine map, a mixture, if any.
 
-    projection (m, l) and offset (l,) act on features as they come: standardisation is folded in.
+    projection (m, k), offset (k,)  act on features as they come: standardisation is folded in.
+    mixture    (k, l)  codes of the label groups, for the "posterior" encoder; else k = l
     """
 
     anchor_map: AnchorMap | None
     projection: Floats
     offset: Floats
+    mixture: Floats | None = None
+
+    @property
+    def n_bits(self) -> int:
+        """Length of the codes."""
+        return (self.projection if self.mixture is None else self.mixture).shape[1]
 
     def project(self, features: Array) -> Floats:
         """Real-valued scores whose signs are the bits, (n, l), in float64."""
         mapped = features if self.anchor_map is None else self.anchor_map(features)
-        return np.asarray(mapped.astype(np.float64, copy=False) @ self.projection + self.offset)
+        affine = mapped.astype(np.float64, copy=False) @ self.projection + self.offset
+        return np.asarray(affine if self.mixture is None else _sharpen(affine) @ self.mixture)
 
 
 def hash_function(
@@ -43,26 +51,42 @@ def hash_function(
     problem: Problem,
     state: State,
     anchor_map: AnchorMap | None,
-    ridge: float,
 ) -> HashFunction:
     """Fit an encoder to the learned state, from statistics alone."""
-    if kind == "ridge":
-        P, intercept = ridge_encoder(problem, state.B, ridge)
+    mixture = None
+    if kind == "posterior":
+        P, intercept = problem.regression.A.T, problem.regression.share
+        mixture = np.ascontiguousarray(state.B.T)
+    elif kind == "ridge":
+        P, intercept = ridge_encoder(problem, state.B)
     elif kind == "orthogonal":
         P, intercept = orthogonal_encoder(problem, state), np.zeros(problem.l)
     else:
         P, intercept = encoder_printed(problem, state), np.zeros(problem.l)
     projection = (P / statistics.scale).T
-    return HashFunction(anchor_map, projection, intercept - statistics.mean @ projection)
+    return HashFunction(anchor_map, projection, intercept - statistics.mean @ projection, mixture)
 
 
-def ridge_encoder(problem: Problem, B: Floats, ridge: float) -> tuple[Floats, Floats]:
+def group_scores_to_codes(kind: EncoderKind, scores: Floats, B: Floats) -> Floats:
+    """Codes, by sign, of rows whose regression to the label groups is given; (n, g) to (n, l).
+
+    "ridge": regression is linear in its targets, so the scores of codes are sums of group scores.
+    "posterior": the group scores estimate the probability of each group; negative ones are noise,
+    and squaring gives the vote to the likely groups.
+    """
+    return (_sharpen(scores) if kind == "posterior" else scores) @ B.T
+
+
+def _sharpen(scores: Floats) -> Floats:
+    return np.square(np.maximum(scores, 0.0))
+
+
+def ridge_encoder(problem: Problem, B: Floats) -> tuple[Floats, Floats]:
     """Regress the learned codes on the features: P (l, d) and intercept (l,); O(d^3 / 3).
 
     P = B X^T (X X^T + ridge n I)^-1. The features are centred, so the intercept is the mean code.
     """
-    factor = problem.factor_gram(1.0, ridge * problem.n)
-    P = la.cho_solve(factor, problem.XG @ B.T, check_finite=False).T
+    P = la.cho_solve(problem.ridge_factor, problem.XG @ B.T, check_finite=False).T
     return np.ascontiguousarray(P), (B @ problem.N) / problem.n
 
 

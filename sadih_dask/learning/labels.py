@@ -121,19 +121,17 @@ def group_rows(labels: Any, n_classes: int | None = None) -> tuple[LabelGroups, 
     (rows, classes), dense or SciPy sparse, of 0 and 1 or booleans. ``n_classes`` defaults to the
     largest integer plus one, or to the number of columns.
     """
-    if sp.issparse(labels):
-        return _group_multi_hot(as_rows(labels), n_classes)
-    array = np.asarray(labels)
+    sparse = sp.issparse(labels)
+    array: Any = labels if sparse else np.asarray(labels)
     if array.dtype.kind not in "biuf":
         raise DtypeError(
             f"labels have dtype {array.dtype}; expected class numbers or a 0/1 matrix. "
             "Encode class names as integers first, for example with numpy.unique"
         )
     if array.ndim == 1:
-        return _group_integers(array, n_classes)
+        return _group_integers(array.toarray() if sparse else array, n_classes)
     if array.ndim == 2:
-        _check_zero_one(array)
-        return _group_multi_hot(sp.csr_array(array), n_classes)
+        return _group_multi_hot(_zero_one(array), n_classes)
     raise LabelError(f"labels have {array.ndim} dimensions; expected (rows,) or (rows, classes)")
 
 
@@ -160,10 +158,6 @@ def _group_multi_hot(labels: sp.csr_array, n_classes: int | None) -> tuple[Label
         raise LabelError(
             f"the label matrix has {labels.shape[1]} columns; expected n_classes={n_classes}"
         )
-    labels = labels.copy()
-    labels.sum_duplicates()  # also sorts the indices
-    labels.eliminate_zeros()
-    _check_zero_one(labels.data)
     empty = np.flatnonzero(np.diff(labels.indptr) == 0)
     if len(empty):
         raise LabelError(
@@ -194,17 +188,26 @@ def _distinct_sets(indptr: Ints, indices: Ints, n_classes: int) -> tuple[LabelGr
     return LabelGroups(np.cumsum(lengths), flat, n_classes), ids
 
 
-def _check_zero_one(values: Array) -> None:
-    if values.dtype.kind == "b":
-        return
-    bad = np.argwhere((values != 0) & (values != 1))
-    if len(bad):
-        where = tuple(int(i) for i in bad[0])
-        at = f"row {where[0]}, column {where[1]}" if len(where) == 2 else f"entry {where[0]}"
+def _zero_one(labels: Any) -> sp.csr_array:
+    """Check a multi-hot matrix, dense or sparse; return it with sorted indices and no zeros."""
+    if sp.issparse(labels):
+        matrix = as_rows(labels).copy()
+        matrix.sum_duplicates()  # also sorts the indices
+        matrix.eliminate_zeros()
+        bad = np.flatnonzero(matrix.data != 1)
+        rows, columns = matrix.nonzero() if len(bad) else (bad, bad)
+        rows, columns, values = rows[bad], columns[bad], matrix.data[bad]
+    else:
+        matrix = sp.csr_array(labels != 0)
+        rows, columns = np.nonzero((labels != 0) & (labels != 1))
+        values = labels[rows, columns]
+    if len(rows):
         raise LabelError(
-            f"the label matrix holds {values[where]!r} at {at}; a multi-hot matrix holds only "
-            "0 and 1. For one class number per row pass a one-dimensional array"
+            f"the label matrix holds {values[0]!r} at row {rows[0]}, column {columns[0]}; a "
+            "multi-hot matrix holds only 0 and 1. For one class number per row pass a "
+            "one-dimensional array"
         )
+    return matrix
 
 
 def _refuse(bad: Array, labels: Array, what: str, remedy: str) -> None:

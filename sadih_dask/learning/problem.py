@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import eigsh
 
 from sadih_dask.arrays import Floats
+from sadih_dask.learning.regression import GroupRegression
 from sadih_dask.learning.similarity import Similarity, SimilarityKind, group_similarity
 from sadih_dask.learning.statistics import Statistics
 
@@ -24,6 +25,7 @@ class Problem:
 
     l                bits
     alpha, beta, gamma   weights of Eq. (7)
+    ridge            penalty per row of the regression from features to codes
     Gt   (g, c)      label groups, sparse: the transpose of G
     N    (g,)        rows in each group
     S                g x g similarity of the groups, as an operator
@@ -35,6 +37,7 @@ class Problem:
     alpha: float
     beta: float
     gamma: float
+    ridge: float
     Gt: sp.csr_array
     N: Floats
     S: Similarity
@@ -51,6 +54,7 @@ class Problem:
         alpha: float = 1.0,
         beta: float = 1.0,
         gamma: float = 1e-3,
+        ridge: float = 1e-3,
         similarity: SimilarityKind = "shared-label",
     ) -> Problem:
         """Pose the problem on standardised features."""
@@ -60,6 +64,7 @@ class Problem:
             alpha=alpha,
             beta=beta,
             gamma=gamma,
+            ridge=ridge,
             Gt=groups.matrix,
             N=statistics.counts.astype(np.float64),
             S=group_similarity(groups, similarity),
@@ -150,16 +155,25 @@ class Problem:
         return self.factor_gram(self.alpha, self.gamma)
 
     @cached_property
+    def ridge_factor(self) -> tuple[Floats, bool]:
+        """Factor of X X^T + ridge n I."""
+        return self.factor_gram(1.0, self.ridge * self.n)
+
+    @cached_property
+    def regression(self) -> GroupRegression:
+        """Ridge regression of the group indicators; holds d x g and g x g."""
+        return GroupRegression.of(self.XXt, self.XG, self.N, self.ridge_factor, self.ridge * self.n)
+
+    @cached_property
     def quiet_directions(self) -> Floats:
         """Orthonormal directions of little variance in the features, (min(l, d), d).
 
         Two steps of inverse subspace iteration: enough for a start that descent improves.
         """
         d = len(self.XXt)
-        factor = self.factor_gram(1.0, 1e-3 * float(np.trace(self.XXt)) / d)
         basis = np.random.default_rng(0).standard_normal((d, min(self.l, d)))
         for _ in range(2):
-            basis = np.linalg.qr(la.cho_solve(factor, basis, check_finite=False)).Q
+            basis = np.linalg.qr(la.cho_solve(self.ridge_factor, basis, check_finite=False)).Q
         return np.ascontiguousarray(basis.T)
 
 

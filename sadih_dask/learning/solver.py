@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -16,7 +16,12 @@ from sadih_dask.learning.autoencoder_updates import (
     encoder_printed,
     start_encoder,
 )
-from sadih_dask.learning.code_updates import codes_l1, codes_l21, codes_l21_printed
+from sadih_dask.learning.code_updates import (
+    codes_l1,
+    codes_l1_guarded,
+    codes_l21,
+    codes_l21_printed,
+)
 from sadih_dask.learning.label_updates import (
     embedding_exact,
     embedding_from_codes,
@@ -24,13 +29,15 @@ from sadih_dask.learning.label_updates import (
 )
 from sadih_dask.learning.objective import objective
 from sadih_dask.learning.problem import Problem, State
-from sadih_dask.learning.start import random_codes, separated_codes
+from sadih_dask.learning.start import PREDICTABILITY, random_codes, separated_codes
 from sadih_dask.learning.trace import Record, Trace
 
 Loss = Literal["l21", "l1"]
 SolverKind = Literal["exact", "paper"]
 StartKind = Literal["separated", "random"]
 Update: TypeAlias = Callable[[Problem, State], State]
+Criterion: TypeAlias = Callable[[State], float]
+"""A quality of a state, higher is better."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Schedule:
     start     "separated" codes, or the paper's "random" ones
     max_iter  iterations of B, W, P1, P2
     tol       stop when an iteration lowers the objective by less than this fraction
-    n_init    starts to try; the one with the lowest objective is kept
+    n_init    starts to try; the best is kept
     """
 
     loss: Loss = "l21"
@@ -64,7 +71,10 @@ class Solution:
 def updates(loss: Loss, solver: SolverKind) -> dict[str, Update]:
     """Return the four steps in the paper's order, each from a state to the next."""
     exact = solver == "exact"
-    codes = codes_l1 if loss == "l1" else codes_l21 if exact else codes_l21_printed
+    if loss == "l1":
+        codes = codes_l1_guarded if exact else codes_l1
+    else:
+        codes = codes_l21 if exact else codes_l21_printed
     embedding = embedding_exact if exact else embedding_printed
     encoder = encoder_exact if exact else encoder_printed
     decoder = decoder_exact if exact else decoder_printed
@@ -103,17 +113,64 @@ def alternate(
         before = after
 
 
-def solve(problem: Problem, schedule: Schedule, rng: np.random.Generator) -> Solution:
-    """Run the alternation from every start and keep the state of lowest objective."""
+def start_codes(
+    problem: Problem, kind: StartKind, restart: int, rng: np.random.Generator
+) -> Floats:
+    """Codes that a restart begins with."""
+    if kind == "random":
+        return random_codes(problem, rng)
+    return separated_codes(problem, rng, PREDICTABILITY[restart % len(PREDICTABILITY)])
+
+
+def solve(
+    problem: Problem,
+    schedule: Schedule,
+    rng: np.random.Generator,
+    criterion: Criterion | None = None,
+) -> Solution:
+    """Run the alternation and keep the best state.
+
+    Without a ``criterion`` every start is carried through and the lowest objective is kept. With
+    one, it judges the starts, the best is carried through, and the end is kept unless it is judged
+    worse than the start.
+    """
+    streams = rng.spawn(schedule.n_init)
+    starts = (
+        starting_state(problem, start_codes(problem, schedule.start, k, stream))
+        for k, stream in enumerate(streams)
+    )
+    if criterion is None:
+        return _lowest_objective(problem, schedule, starts)
+    return _best_judged(problem, schedule, starts, criterion)
+
+
+def _lowest_objective(problem: Problem, schedule: Schedule, starts: Iterable[State]) -> Solution:
     records: list[Record] = []
-    best: tuple[float, int, State] | None = None
-    for restart, stream in enumerate(rng.spawn(schedule.n_init)):
-        start = separated_codes if schedule.start == "separated" else random_codes
-        first = starting_state(problem, start(problem, stream))
+    kept: list[tuple[float, int, int, State]] = []
+    for restart, first in enumerate(starts):
         for iteration, step, state in alternate(problem, first, schedule):
             records.append(Record(restart, iteration, step, objective(problem, state)))
         total = records[-1].objective.total
-        if best is None or total < best[0]:
-            best = (total, restart, state)
+        kept = [min([*kept, (total, restart, iteration, state)], key=lambda k: k[:2])]
+    _, restart, iteration, state = kept[0]
+    return Solution(state, Trace(tuple(records), restart, iteration))
+
+
+def _best_judged(
+    problem: Problem, schedule: Schedule, starts: Iterable[State], criterion: Criterion
+) -> Solution:
+    records: list[Record] = []
+    best: tuple[float, int, State] | None = None
+    for restart, first in enumerate(starts):
+        quality = criterion(first)
+        if best is None or quality > best[0]:
+            best = (quality, restart, first)
+        records.append(Record(restart, 0, "start", objective(problem, first)))
     assert best is not None  # noqa: S101 - n_init is at least 1
-    return Solution(best[2], Trace(tuple(records), best[1]))
+    quality, restart, first = best
+    for iteration, step, state in alternate(problem, first, schedule):
+        if iteration:
+            records.append(Record(restart, iteration, step, objective(problem, state)))
+    if criterion(state) < quality:
+        return Solution(first, Trace(tuple(records), restart, 0))
+    return Solution(state, Trace(tuple(records), restart, iteration))

@@ -25,10 +25,15 @@ class Record:
 
 @dataclass(frozen=True)
 class Trace:
-    """The objective after every step of every restart, in order, and which restart was kept."""
+    """The objective after every step of every restart, in order, and what was kept.
+
+    best            the restart that was kept
+    kept_iteration  its iteration that was kept: 0 for the starting codes, or the last
+    """
 
     records: tuple[Record, ...]
     best: int
+    kept_iteration: int
 
     def __len__(self) -> int:
         return len(self.records)
@@ -47,5 +52,5 @@ class Trace:
 
     @property
     def n_iter(self) -> int:
-        """Iterations of the kept restart."""
+        """Iterations that the kept restart ran."""
         return self.of_restart(self.best)[-1].iteration

@@ -58,6 +58,8 @@ def write_model(path: str | os.PathLike[str], model: Model) -> None:
         "projection": function.projection,
         "offset": function.offset,
     }
+    if function.mixture is not None:
+        arrays["mixture"] = function.mixture
     meta: dict[str, Any] = {
         "parameters": model.parameters,
         "seed": model.seed,
@@ -65,6 +67,7 @@ def write_model(path: str | os.PathLike[str], model: Model) -> None:
         "multi_label": model.multi_label,
         "trace": {
             "best": model.trace.best,
+            "kept_iteration": model.trace.kept_iteration,
             "records": [
                 [r.restart, r.iteration, r.step, list(asdict(r.objective).values())]
                 for r in model.trace
@@ -129,22 +132,26 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
         multi_label=bool(meta["multi_label"]),
         groups=groups,
         label_codes=arrays["label_codes"],
-        hash_function=HashFunction(anchor_map, arrays["projection"], arrays["offset"]),
-        trace=Trace(records, int(meta["trace"]["best"])),
+        hash_function=HashFunction(
+            anchor_map, arrays["projection"], arrays["offset"], arrays.get("mixture")
+        ),
+        trace=Trace(records, int(meta["trace"]["best"]), int(meta["trace"]["kept_iteration"])),
         statistics=statistics,
     )
 
 
 def _check_shapes(model: Model) -> None:
     function, groups = model.hash_function, model.groups
-    width, n_bits = function.projection.shape
+    width, n_scores = function.projection.shape
     inputs = width if function.anchor_map is None else function.anchor_map.anchors.shape[1]
     expected = {
-        "offset": (function.offset.shape, (n_bits,)),
-        "label_codes": (model.label_codes.shape, (groups.n_groups, -(-n_bits // 8))),
+        "offset": (function.offset.shape, (n_scores,)),
+        "label_codes": (model.label_codes.shape, (groups.n_groups, -(-function.n_bits // 8))),
         "n_features_in": (model.n_features_in, inputs),
         "groups.indices": (groups.indices.shape, (groups.indptr[-1],)),
     }
+    if function.mixture is not None:
+        expected["mixture"] = (function.mixture.shape, (groups.n_groups, function.n_bits))
     if function.anchor_map is not None:
         expected["anchors"] = (function.anchor_map.anchors.shape, (width, inputs))
     if (known := model.statistics) is not None:

@@ -1,0 +1,1 @@
+"""Whole jobs: from data to codes, metrics and files."""
