@@ -69,9 +69,9 @@ def demo(output: Path, bits: tuple[int, ...], encoder: str, loss: str, solver: s
 
 
 def main() -> None:
-    """Run the command line; an error of this package is one line, not a traceback."""
+    """Run the command line; a wrong input or an unusable file is one line, not a traceback."""
     try:
         commands(prog_name="sadih")
-    except SadihError as error:
+    except (SadihError, OSError) as error:
         click.echo(f"sadih: {error}", err=True)
         sys.exit(1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from numbers import Integral, Real
-from typing import Any, Self, get_args
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,6 +15,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sadih_dask import targets
 from sadih_dask.arrays import Array, Bytes, Floats, Ints
+from sadih_dask.compute.encode import HashRows, LookUpLabels, hash_lazily, write_codes
+from sadih_dask.compute.memory import check_scan
+from sadih_dask.compute.rows import ArrayRows, LazyRows, Rows, StoreRows, find_ids
+from sadih_dask.compute.running import Progress, is_lazy, one_blas_thread
+from sadih_dask.compute.scan import Reduction, scan
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.encoders import EncoderKind, hash_function
 from sadih_dask.learning.features import SAMPLE_ROWS, AnchorMap, sample_rows
@@ -21,25 +27,14 @@ from sadih_dask.learning.labels import LabelGroups, as_rows, group_rows
 from sadih_dask.learning.problem import Problem
 from sadih_dask.learning.similarity import SimilarityKind
 from sadih_dask.learning.solver import Loss, Schedule, SolverKind, StartKind, solve
-from sadih_dask.learning.statistics import (
-    Statistics,
-    canonical_blocks,
-    check_finite,
-    merge_in_order,
-)
-from sadih_dask.retrieval.codes import n_bytes, pack
+from sadih_dask.learning.statistics import Statistics, canonical_blocks, check_finite
+from sadih_dask.parameters import check_parameters
+from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.forecast import MAX_GROUPS, Forecast
 from sadih_dask.retrieval.histograms import hamming_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
-from sadih_dask.storage.model import Model, read_model, write_model
-
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "loss": get_args(Loss),
-    "solver": get_args(SolverKind),
-    "start": get_args(StartKind),
-    "encoder": get_args(EncoderKind),
-    "similarity": get_args(SimilarityKind),
-}
+from sadih_dask.storage import CodeStore, FeatureStore
+from sadih_dask.storage.model import Coverage, Model, read_model, write_model
 
 
 class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -62,9 +57,10 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     start : {"separated", "random"}, default="separated"
         Codes to start from: well separated and easy to predict from the features, or the paper's
         random ones.
-    encoder : {"ridge", "orthogonal", "lemma"}, default="ridge"
-        Hash function for rows without labels: ridge regression to the learned codes, or the
-        paper's orthogonal encoder by exact descent or by its Lemma 1.
+    encoder : {"posterior", "ridge", "orthogonal", "lemma"}, default="ridge"
+        Hash function for rows without labels: a vote of the label groups' codes weighted by how
+        likely each group is, ridge regression to the learned codes, or the paper's orthogonal
+        encoder by exact descent or by its Lemma 1.
     anchors : int or None, default=1000
         Number of radial basis functions about training rows; None hashes the features themselves.
     sigma : float or None, default=None
@@ -81,7 +77,7 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         Starts to try; they cost no further pass over the data.
     block_rows : int
         Rows whose statistics are computed at a time.
-    random_state : int, Generator or None, default=0
+    random_state : int, Generator, RandomState or None, default=0
         What anchors and starts are drawn from.
 
     Attributes
@@ -137,55 +133,87 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     # -- learning ---------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn codes and a hash function from labelled rows."""
-        self._check_parameters()
-        features, y, multi_label = self._check_rows(X, y, reset=True)
-        classes = np.arange(_columns(y)) if multi_label else targets.class_names(y)
-        labels = y if multi_label else targets.class_numbers(y, classes)
-        seed = _draw_seed(self.random_state)
-        anchor_map = self._draw_anchors(features, seed)
-        statistics = self._scan(features, labels, len(classes), anchor_map)
-        return self._learn(statistics, classes, multi_label, anchor_map, seed)
+    def fit(self, X: Any, y: Any = None, *, progress: Progress | None = None) -> Self:
+        """Learn codes and a hash function from labelled rows.
 
-    def partial_fit(self, X: Any, y: Any) -> Self:
+        ``X`` and ``y`` are arrays, or Dask arrays; or ``X`` is a `FeatureStore`, which holds both.
+        A store that this model has learned from already, and that has only been appended to since,
+        is read from the first new row on: the result is that of a fit to all rows, with the
+        anchors of the first.
+        """
+        check_parameters(self)
+        if (done := self._covered(X)) is not None:
+            return self.refit() if done == len(X) else self._learn_more(X, y, done, progress)
+        rows, classes, multi_label = self._open(X, y, reset=True)
+        seed = _draw_seed(self.random_state)
+        sample = sample_rows(
+            rows.n_rows, max(SAMPLE_ROWS, self.anchors or 0), self.block_rows, _rng(seed, "sample")
+        )
+        anchor_map = self._draw_anchors(rows, sample, seed)
+        check_scan(rows, self.block_rows, anchor_map, sample)
+        found = self._scan(rows, classes, anchor_map, progress)
+        statistics, classes = _settle_classes(found, classes)
+        coverage = Coverage.of(X) if isinstance(X, FeatureStore) else None
+        return self._learn(statistics, classes, multi_label, anchor_map, seed, coverage)
+
+    def partial_fit(self, X: Any, y: Any = None, *, progress: Progress | None = None) -> Self:
         """Add labelled rows: the same model as a fit on all rows so far.
 
         Anchors stay those of the first call; new classes are welcome.
         """
         if not hasattr(self, "hash_function_"):
-            return self.fit(X, y)
-        self._check_parameters()
-        features, y, multi_label = self._check_rows(X, y, reset=False)
-        known = self._known_statistics(multi_label)
-        if multi_label:
-            classes, labels = self.classes_, self._check_columns(y)
-        else:
-            classes = targets.join_classes(self.classes_, targets.class_names(y))
-            labels = targets.class_numbers(y, classes)
-            known = known.relabel(np.searchsorted(classes, self.classes_), len(classes))
-        added = self._scan(features, labels, len(classes), self.hash_function_.anchor_map)
-        return self._learn(
-            known.merge(added), classes, multi_label, self.hash_function_.anchor_map, self.seed_
-        )
+            return self.fit(X, y, progress=progress)
+        check_parameters(self)
+        return self._learn_more(X, y, 0, progress)
 
-    def forget(self, X: Any, y: Any) -> Self:
+    def _learn_more(self, X: Any, y: Any, first: int, progress: Progress | None) -> Self:
+        rows, classes, multi_label = self._open(X, y, reset=False, first=first)
+        known, classes = self._known_as(classes, multi_label)
+        anchor_map = self.hash_function_.anchor_map
+        added = self._scan(rows, classes, anchor_map, progress)
+        statistics, classes = _settle_classes(known.merge(added), classes)
+        coverage = None
+        if first and self.coverage_ is not None:
+            coverage = replace(Coverage.of(X), forgotten=self.coverage_.forgotten)
+        return self._learn(statistics, classes, multi_label, anchor_map, self.seed_, coverage)
+
+    def forget(self, X: Any, y: Any = None) -> Self:
         """Take labelled rows out again: the same model as a fit without them.
 
         The rows must be among those that were learned from. Anchors stay as they are.
         """
         check_is_fitted(self)
-        self._check_parameters()
-        features, y, multi_label = self._check_rows(X, y, reset=False)
+        check_parameters(self)
+        rows, _, multi_label = self._open(X, y, reset=False, classes=self.classes_)
+        return self._forget(rows, multi_label, None)
+
+    def forget_ids(self, store: FeatureStore, ids: Any) -> Self:
+        """Take rows of the store that was learned from out again, by their ids."""
+        check_is_fitted(self)
+        check_parameters(self)
+        if self._covered(store) is None or self.coverage_ is None:
+            raise InputError(
+                f"{store.url} is not the store that this model has learned from; forget its rows "
+                "with forget(X, y)"
+            )
+        places = find_ids(store, ids)
+        coverage = self.coverage_.without(places)
+        labels = store.take("labels", places)
+        multi_label = labels.ndim == 2
+        rows, _, _ = self._open(
+            store.take("features", places), labels, reset=False, classes=self.classes_
+        )
+        return self._forget(rows, multi_label, coverage)
+
+    def _forget(self, rows: Rows, multi_label: bool, coverage: Coverage | None) -> Self:
         known = self._known_statistics(multi_label)
-        classes = self.classes_
-        labels = self._check_columns(y) if multi_label else targets.class_numbers(y, classes)
-        removed = self._scan(features, labels, len(classes), self.hash_function_.anchor_map)
-        left = known.without(removed)
+        anchor_map = self.hash_function_.anchor_map
+        removed = self._scan(rows, self.classes_, anchor_map, None)
+        left, classes = known.without(removed), self.classes_
         if not multi_label:  # classes that have lost their last row are gone
             left, kept = left.compact()
             classes = classes[kept]
-        return self._learn(left, classes, multi_label, self.hash_function_.anchor_map, self.seed_)
+        return self._learn(left, classes, multi_label, anchor_map, self.seed_, coverage)
 
     def refit(self) -> Self:
         """Learn again from the same statistics, with the parameters as they are now.
@@ -194,30 +222,26 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         without reading the data again. Anchors stay as they are.
         """
         check_is_fitted(self)
-        self._check_parameters()
+        check_parameters(self)
         return self._learn(
             self._known_statistics(self.multi_label_),
             self.classes_,
             self.multi_label_,
             self.hash_function_.anchor_map,
             self.seed_,
+            self.coverage_,
         )
 
     def _scan(
-        self, features: Array, labels: Any, n_classes: int, anchor_map: AnchorMap | None
+        self,
+        rows: Rows,
+        classes: Array | None,
+        anchor_map: AnchorMap | None,
+        progress: Progress | None,
     ) -> Statistics:
         """Reduce the rows to statistics, block by block."""
-        if sp.issparse(labels):
-            labels = as_rows(labels)
-        return merge_in_order(
-            Statistics.of_block(
-                features[rows] if anchor_map is None else anchor_map(features[rows]),
-                labels[rows],
-                n_classes,
-                first_row=rows.start,
-            )
-            for rows in canonical_blocks(len(features), self.block_rows)
-        )
+        n_classes = None if classes is None else len(classes)
+        return scan(rows, Reduction(self.block_rows, n_classes, anchor_map), progress)
 
     def _learn(
         self,
@@ -226,64 +250,103 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         multi_label: bool,
         anchor_map: AnchorMap | None,
         seed: int,
+        coverage: Coverage | None,
     ) -> Self:
-        """Solve from statistics and set every learned attribute; nothing is set on failure."""
+        """Solve from statistics and take the result over; nothing is changed on failure."""
         if statistics.groups.n_groups < 2:
             raise LabelError(
                 "all rows carry the same labels, that is one class; codes can only tell classes "
                 "apart when there are two or more. Add rows of another class"
             )
-        problem = Problem.from_statistics(
-            statistics,
-            self.n_bits,
-            alpha=self.alpha,
-            beta=self.beta,
-            gamma=self.gamma,
-            ridge=self.ridge,
-            similarity=self.similarity,
-        )
-        schedule = Schedule(
-            self.loss, self.solver, self.start, self.max_iter, self.tol, self.n_init
-        )
-        forecast = None
-        if self.encoder in ("posterior", "ridge") and len(statistics.groups) <= MAX_GROUPS:
-            forecast = Forecast(
-                problem, statistics.groups, self.encoder, _generator(seed, "forecast")
+        with one_blas_thread():
+            problem = Problem.from_statistics(
+                statistics,
+                self.n_bits,
+                alpha=self.alpha,
+                beta=self.beta,
+                gamma=self.gamma,
+                ridge=self.ridge,
+                similarity=self.similarity,
             )
-        solution = solve(problem, schedule, _generator(seed, "starts"), forecast)
-        self.hash_function_ = hash_function(
-            self.encoder, statistics, problem, solution.state, anchor_map
+            schedule = Schedule(
+                self.loss, self.solver, self.start, self.max_iter, self.tol, self.n_init
+            )
+            judge = None
+            if self.encoder in ("posterior", "ridge") and len(statistics.groups) <= MAX_GROUPS:
+                judge = Forecast(problem, statistics.groups, self.encoder, _rng(seed, "forecast"))
+            solution = solve(problem, schedule, _rng(seed, "starts"), judge)
+            function = hash_function(self.encoder, statistics, problem, solution.state, anchor_map)
+        model = Model(
+            parameters=self.get_params(deep=False),
+            seed=seed,
+            n_features_in=self.n_features_in_,
+            feature_names=getattr(self, "feature_names_in_", None),
+            classes=classes,
+            multi_label=multi_label,
+            groups=statistics.groups,
+            label_codes=pack(solution.state.B.T),
+            hash_function=function,
+            trace=solution.trace,
+            statistics=statistics,
+            coverage=coverage,
         )
-        self.statistics_: Statistics | None = statistics
-        self.classes_ = classes
-        self.multi_label_ = multi_label
-        self.groups_ = statistics.groups
-        self.label_codes_: Bytes = pack(solution.state.B.T)
-        self.trace_ = solution.trace
-        self.n_iter_ = solution.trace.n_iter
-        self.seed_ = seed
-        self._n_features_out = n_bytes(self.n_bits)
+        return self._adopt(model)
+
+    def _adopt(self, model: Model) -> Self:
+        """Set every learned attribute."""
+        self._model = model
+        self.n_features_in_ = model.n_features_in
+        if model.feature_names is not None:
+            self.feature_names_in_ = model.feature_names
+        self.classes_ = model.classes
+        self.multi_label_ = model.multi_label
+        self.groups_ = model.groups
+        self.label_codes_ = model.label_codes
+        self.hash_function_ = model.hash_function
+        self.trace_ = model.trace
+        self.n_iter_ = model.trace.n_iter
+        self.statistics_ = model.statistics
+        self.coverage_ = model.coverage
+        self.seed_ = model.seed
+        self._n_features_out = model.label_codes.shape[1]
         return self
 
-    def _draw_anchors(self, features: Array, seed: int) -> AnchorMap | None:
+    def _draw_anchors(self, rows: Rows, sample: Ints, seed: int) -> AnchorMap | None:
         if self.anchors is None:
             return None
-        rng = _generator(seed, "anchors")
-        rows = sample_rows(len(features), max(SAMPLE_ROWS, self.anchors), rng)
-        return AnchorMap.from_sample(features[rows], self.anchors, rng, sigma=self.sigma)
+        features = rows.take("features", sample)
+        check_finite(features, name="sampled features")
+        with one_blas_thread():
+            return AnchorMap.from_sample(
+                features, self.anchors, _rng(seed, "anchors"), sigma=self.sigma
+            )
+
+    def _covered(self, X: Any) -> int | None:
+        """How many rows of a store this model has learned from already, if any."""
+        known: Coverage | None = getattr(self, "coverage_", None)
+        if not isinstance(X, FeatureStore) or known is None or self.statistics_ is None:
+            return None
+        return known.n_rows if known.is_prefix_of(X) else None
 
     # -- using ------------------------------------------------------------------------------------
 
-    def transform(self, X: Any) -> Bytes:
+    def transform(self, X: Any) -> Any:
         """Hash rows to packed codes, uint8 (rows, ceil(n_bits / 8)), little bit order.
 
-        These are the bytes that FAISS binary indexes take.
+        These are the bytes that FAISS binary indexes take. Dask arrays and feature stores give a
+        lazy Dask array; :meth:`encode` writes the codes of a store to disk.
         """
         check_is_fitted(self)
+        if isinstance(X, FeatureStore):
+            X = X.to_dask()
+        if is_lazy(X):
+            self._check_width(X)
+            return hash_lazily(X, HashRows(self.hash_function_), self.block_rows)
+        hash_rows = HashRows(self.hash_function_)
         features = self._check_features(X, reset=False)
         codes = np.empty((len(features), self.label_codes_.shape[1]), np.uint8)
         for rows in canonical_blocks(len(features), self.block_rows):
-            codes[rows] = pack(self.hash_function_.project(features[rows]))
+            codes[rows] = hash_rows(features[rows], rows.start)
         return codes
 
     def project(self, X: Any) -> Floats:
@@ -298,15 +361,41 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def learned_codes(self, y: Any) -> Bytes:
         """Packed codes of labelled rows: the learned code of each row's label set."""
         check_is_fitted(self)
-        groups, ids = self._group_targets(y)
-        place = self.groups_.find(groups)[ids]
-        unknown = np.flatnonzero(place < 0)
-        if len(unknown):
-            raise LabelError(
-                f"row {unknown[0]} has a label set that no learned row had ({len(unknown)} such "
-                "rows); partial_fit rows with it first, or hash the features with transform"
-            )
-        return self.label_codes_[place]
+        return LookUpLabels(self.groups_, self.label_codes_).of(*self._group_targets(y))
+
+    def encode(
+        self,
+        store: FeatureStore,
+        url: str | os.PathLike[str],
+        *,
+        learned: bool = False,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+    ) -> CodeStore:
+        """Write the codes of every row of a store to a code store, block by block.
+
+        ``learned`` writes the learned codes of the rows' labels instead of hashing their features.
+        The same call completes one that was interrupted; codes of another model are only replaced
+        with ``overwrite``.
+        """
+        check_is_fitted(self)
+        self._check_width(store)
+        encoder: HashRows | LookUpLabels = HashRows(self.hash_function_)
+        if learned:
+            groups, codes = self.groups_, self.label_codes_
+            if not self.multi_label_:  # the store numbers its classes as it likes
+                groups = groups.relabel(self.classes_, int(self.classes_.max()) + 1)
+            encoder = LookUpLabels(groups, codes)
+        return write_codes(
+            store,
+            encoder,
+            url,
+            n_bits=self.hash_function_.n_bits,
+            model=self.fingerprint_,
+            block_rows=self.block_rows,
+            overwrite=overwrite,
+            progress=progress,
+        )
 
     def score(self, X: Any, y: Any) -> float:
         """Mean average precision of these rows as queries over the rows learned from.
@@ -316,10 +405,9 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """
         codes = self.transform(X)
         statistics = self._known_statistics(self.multi_label_)
-        queries = self._group_targets(y)
         histograms = hamming_histograms(
             codes,
-            queries,
+            self._group_targets(y),
             self.label_codes_,
             (self.groups_, np.arange(self.groups_.n_groups)),
             self.hash_function_.n_bits,
@@ -333,6 +421,12 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         check_is_fitted(self)
         return self.groups_.matrix.astype(np.uint8)
 
+    @property
+    def fingerprint_(self) -> str:
+        """What tells this model's codes from those of another: a hash of the hash function."""
+        check_is_fitted(self)
+        return self._model.fingerprint
+
     # -- files ------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str], *, statistics: bool = True) -> None:
@@ -345,65 +439,82 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         parameters = self.get_params(deep=False)
         if not isinstance(self.random_state, Integral | None):
             parameters["random_state"] = self.seed_
-        model = Model(
-            parameters={name: _plain(value) for name, value in parameters.items()},
-            seed=self.seed_,
-            n_features_in=self.n_features_in_,
-            feature_names=getattr(self, "feature_names_in_", None),
-            classes=self.classes_,
-            multi_label=self.multi_label_,
-            groups=self.groups_,
-            label_codes=self.label_codes_,
-            hash_function=self.hash_function_,
-            trace=self.trace_,
-            statistics=self.statistics_ if statistics else None,
-        )
-        write_model(path, model)
+        plain = {name: _plain(value) for name, value in parameters.items()}
+        kept = self.statistics_ if statistics else None
+        write_model(path, replace(self._model, parameters=plain, statistics=kept))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a model that :meth:`save` wrote."""
         model = read_model(path)
-        known = set(cls._get_param_names())
-        if unknown := set(model.parameters) - known:
+        if unknown := set(model.parameters) - set(cls._get_param_names()):
             raise InputError(f"{os.fspath(path)} has unknown parameters {sorted(unknown)}")
-        self = cls(**model.parameters)
-        self.n_features_in_ = model.n_features_in
-        if model.feature_names is not None:
-            self.feature_names_in_ = model.feature_names
-        self.hash_function_ = model.hash_function
-        self.statistics_ = model.statistics
-        self.classes_ = model.classes
-        self.multi_label_ = model.multi_label
-        self.groups_ = model.groups
-        self.label_codes_ = model.label_codes
-        self.trace_ = model.trace
-        self.n_iter_ = model.trace.n_iter
-        self.seed_ = model.seed
-        self._n_features_out = model.label_codes.shape[1]
-        return self
+        return cls(**model.parameters)._adopt(model)
 
     # -- checks -----------------------------------------------------------------------------------
 
-    def _check_parameters(self) -> None:
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(
-                    f"{name}={getattr(self, name)!r} is unknown; choose one of {allowed}"
+    def _open(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        reset: bool,
+        first: int = 0,
+        classes: Array | None = None,
+    ) -> tuple[Rows, Array | None, bool]:
+        """Validated rows, their classes in the order of label numbers, whether they are multi-hot.
+
+        ``classes`` are the only ones that rows in memory may have. None comes back for rows whose
+        class numbers are only known once they have been read.
+        """
+        if isinstance(X, FeatureStore) or is_lazy(X):
+            if y is not None and isinstance(X, FeatureStore):
+                raise LabelError(f"{X.url} holds its own labels; pass no y beside it")
+            rows = StoreRows.of(X, first) if isinstance(X, FeatureStore) else LazyRows.of(X, y)
+            self._check_width(X, reset=reset)
+            columns = rows.label_columns
+            if columns is None:
+                return rows, None, False
+            return rows, self._label_columns(columns, reset), True
+        y = targets.as_targets(y)
+        features = self._check_features(X, reset=reset)
+        if y.shape[0] != len(features):
+            raise LabelError(
+                f"X has {len(features)} rows but y has {y.shape[0]}; "
+                "both must describe the same rows"
+            )
+        if targets.is_multi_label(y):
+            labels = as_rows(y) if sp.issparse(y) else y
+            return ArrayRows(features, labels), self._label_columns(y.shape[1], reset), True
+        if classes is None:
+            classes = targets.class_names(y)
+            if not reset:
+                classes = targets.join_classes(self.classes_, classes)
+        return ArrayRows(features, targets.class_numbers(y, classes)), classes, False
+
+    def _label_columns(self, columns: int, reset: bool) -> Ints:
+        if not reset and columns != len(self.classes_):
+            raise LabelError(
+                f"y has {columns} columns but the model knows {len(self.classes_)} labels; "
+                "multi-hot labels keep the columns of the first fit"
+            )
+        return np.arange(columns)
+
+    def _known_as(
+        self, classes: Array | None, multi_label: bool
+    ) -> tuple[Statistics, Array | None]:
+        """Statistics so far, labels numbered as in ``classes``, or by the classes themselves."""
+        known = self._known_statistics(multi_label)
+        if multi_label:
+            return known, classes
+        if classes is None:
+            if self.classes_.dtype.kind not in "iu":
+                raise LabelError(
+                    f"the model knows classes like {self.classes_[0]!r} and the new rows have "
+                    "class numbers; use one kind throughout"
                 )
-        for name in ("n_bits", "anchors", "max_iter", "n_init", "block_rows"):
-            value = getattr(self, name)
-            least = 0 if name == "max_iter" else 1
-            if name == "anchors" and value is None:
-                continue
-            if not _is_whole(value) or value < least:
-                raise InputError(f"{name}={value!r}; expected a whole number of {least} or more")
-        for name in ("alpha", "beta", "gamma", "ridge", "tol"):
-            value = getattr(self, name)
-            if not isinstance(value, Real) or not 0 <= float(value) < np.inf:
-                raise InputError(f"{name}={value!r}; expected a finite number of 0 or more")
-        if self.sigma is not None and not (isinstance(self.sigma, Real) and self.sigma > 0):
-            raise InputError(f"sigma={self.sigma!r}; expected a positive number or None")
+            return known.relabel(self.classes_.astype(np.int64), int(self.classes_[-1]) + 1), None
+        return known.relabel(np.searchsorted(classes, self.classes_), len(classes)), classes
 
     def _check_features(self, X: Any, *, reset: bool) -> Array:
         try:
@@ -415,24 +526,20 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         check_finite(features)
         return features
 
-    def _check_rows(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, Any, bool]:
-        """Validated features and targets, and whether the targets are multi-hot."""
-        y = targets.as_targets(y)
-        features = self._check_features(X, reset=reset)
-        if y.shape[0] != len(features):
-            raise LabelError(
-                f"X has {len(features)} rows but y has {y.shape[0]}; "
-                "both must describe the same rows"
+    def _check_width(self, X: Any, *, reset: bool = False) -> None:
+        """Compare the columns of rows that are not in memory."""
+        shape = X.shape("features") if isinstance(X, FeatureStore) else X.shape
+        if len(shape) != 2:
+            raise InputError(f"X has shape {shape}; expected (rows, columns)")
+        if reset:
+            self.n_features_in_ = int(shape[1])
+            if hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
+        elif shape[1] != self.n_features_in_:
+            raise InputError(
+                f"X has {shape[1]} features, but SADIH is expecting {self.n_features_in_} features "
+                "as input"
             )
-        return features, y, targets.is_multi_label(y)
-
-    def _check_columns(self, y: Any) -> Any:
-        if _columns(y) != len(self.classes_):
-            raise LabelError(
-                f"y has {_columns(y)} columns but the model knows {len(self.classes_)} labels; "
-                "multi-hot labels keep the columns of the first fit"
-            )
-        return y
 
     def _known_statistics(self, multi_label: bool) -> Statistics:
         if self.statistics_ is None:
@@ -456,7 +563,7 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         y = targets.as_targets(y)
         self._check_form(multi_label := targets.is_multi_label(y))
         if multi_label:
-            return group_rows(self._check_columns(y), len(self.classes_))
+            return group_rows(y, len(self._label_columns(y.shape[1], reset=False)))
         return group_rows(targets.class_numbers(y, self.classes_), len(self.classes_))
 
     def __sklearn_tags__(self) -> Tags:
@@ -467,12 +574,11 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return tags
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _columns(y: Any) -> int:
-    return int(np.shape(y)[1])
+def _settle_classes(statistics: Statistics, classes: Array | None) -> tuple[Statistics, Array]:
+    """Give every class that was found a number of its own, where numbers came from the data."""
+    if classes is not None:
+        return statistics, classes
+    return statistics.compact()
 
 
 def _plain(value: Any) -> Any:
@@ -489,6 +595,6 @@ def _draw_seed(random_state: Any) -> int:
     return int(np.random.default_rng(random_state).integers(2**63))
 
 
-def _generator(seed: int, purpose: str) -> np.random.Generator:
+def _rng(seed: int, purpose: str) -> np.random.Generator:
     """Independent random numbers for each purpose, so that one does not shift the other."""
     return np.random.default_rng([seed, *purpose.encode()])

@@ -18,10 +18,8 @@ def as_targets(y: Any) -> Any:
         raise LabelError(
             "SADIH requires y to be passed, but the target y is None: codes follow labels"
         )
-    if sp.issparse(y):
-        return y
     try:
-        values = np.asarray(y)
+        values: Any = y if sp.issparse(y) else np.asarray(y)
     except ValueError as error:
         raise LabelError(
             "y holds lists of unequal length; for several labels a row pass a 0/1 matrix, for "
@@ -29,6 +27,12 @@ def as_targets(y: Any) -> Any:
         ) from error
     if values.ndim not in (1, 2):
         raise LabelError(f"y has shape {values.shape}; expected (rows,) or (rows, classes)")
+    if sp.issparse(y) and values.ndim == 1:
+        raise LabelError(
+            "y is a sparse vector, in which class 0 and no class look alike; pass a dense one"
+        )
+    if 0 in values.shape[1:]:
+        raise LabelError(f"y has shape {values.shape}, without a column; expected class columns")
     return values
 
 
@@ -50,7 +54,13 @@ def join_classes(known: Array, new: Array) -> Array:
             f"the known classes are like {known[0]!r} and the new ones like {new[0]!r}; "
             "use class names or class numbers throughout"
         )
-    return np.union1d(known, new)
+    joined = np.union1d(known, new)
+    if _has_unlabelled(joined):
+        raise LabelError(
+            f"-1 marks rows without a label in scikit-learn, not a class, and here it is beside "
+            f"{len(joined) - 1} other classes; drop its rows or give them a class"
+        )
+    return joined
 
 
 def class_numbers(y: Any, classes: Array) -> Ints:
@@ -69,6 +79,8 @@ def class_numbers(y: Any, classes: Array) -> Ints:
 
 def _column(y: Array) -> Array:
     """One-dimensional targets of one comparable kind, without missing ones."""
+    if y.dtype.kind not in "biufOSU":
+        raise LabelError(f"y has dtype {y.dtype}; expected class names or class numbers")
     values: Array = column_or_1d(y, warn=True)
     if values.dtype.kind == "f":
         _refuse_rows(np.isnan(values), values, "Input y contains NaN")
@@ -78,27 +90,25 @@ def _column(y: Array) -> Array:
         )
     elif values.dtype.kind == "O":
         _refuse_rows(
-            np.array([not isinstance(v, str | bool | int | np.integer) for v in values], bool),
+            np.array([not isinstance(v, str | int | np.bool_ | np.integer) for v in values], bool),
             values,
             "y holds something that is neither a class name nor a class number",
         )
         if len({isinstance(v, str) for v in values}) > 1:
             raise LabelError("y mixes class names and class numbers; use one kind")
         values = np.asarray(list(values))
-    elif values.dtype.kind not in "biuSU":
-        raise LabelError(f"y has dtype {values.dtype}; expected class names or class numbers")
-    _refuse_unlabelled(values)
-    return values
-
-
-def _refuse_unlabelled(values: Array) -> None:
-    """Refuse -1 beside two or more other classes: it is how scikit-learn marks unlabelled rows."""
-    if values.dtype.kind not in "if" or len(values) == 0 or values.min() != -1:
-        return
-    if len(np.unique(values)) > 2:
+    if _has_unlabelled(values):
         _refuse_rows(
             values == -1, values, "-1 marks rows without a label in scikit-learn, not a class"
         )
+    return values
+
+
+def _has_unlabelled(values: Array) -> bool:
+    """Whether -1 is beside two or more other classes: so scikit-learn marks unlabelled rows."""
+    if values.dtype.kind not in "if" or len(values) == 0 or values.min() != -1:
+        return False
+    return len(np.unique(values)) > 2
 
 
 def _refuse_rows(bad: Array, values: Array, what: str) -> None:

@@ -11,6 +11,8 @@ from sadih_dask.learning.statistics import compute_dtype
 
 SAMPLE_ROWS = 10_000
 """Rows looked at for the input scale and the kernel width."""
+SAMPLE_BLOCKS = 64
+"""Row blocks that they come from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,18 +64,32 @@ class AnchorMap:
     def __call__(self, features: Array) -> Array:
         """Map rows (n, d) to (n, m), in float32 for float16 and float32 input; O(n d m)."""
         work = compute_dtype(features.dtype)
-        z = np.subtract(features, self.centre, dtype=np.float64)
-        z /= self.scale
-        squared = _squared_distances(z.astype(work), self.anchors.astype(work))
+        z = np.subtract(features, self.centre.astype(work), dtype=work)
+        z /= self.scale.astype(work)
+        squared = _squared_distances(z, self.anchors.astype(work))
         squared *= -0.5 / self.sigma**2
         return np.exp(squared, out=squared)
 
 
-def sample_rows(n_samples: int, size: int, rng: np.random.Generator) -> Ints:
-    """Ascending row numbers of a uniform sample without replacement."""
+def sample_rows(n_samples: int, size: int, block_rows: int, rng: np.random.Generator) -> Ints:
+    """Ascending row numbers of a sample that is cheap to read.
+
+    Rows are stored in chunks, and single rows from everywhere would read the whole collection. So
+    rows come in equal parts from up to ``SAMPLE_BLOCKS`` row blocks, one at random from each equal
+    stretch of the collection.
+    """
     if size >= n_samples:
         return np.arange(n_samples)
-    return np.sort(rng.choice(n_samples, size, replace=False))
+    n_blocks = -(-n_samples // block_rows)
+    edges = np.linspace(0, n_blocks, min(n_blocks, SAMPLE_BLOCKS) + 1).astype(int)
+    blocks = rng.integers(edges[:-1], edges[1:])
+    lengths = np.minimum((blocks + 1) * block_rows, n_samples) - blocks * block_rows
+    parts = np.minimum(lengths, np.ceil(size * lengths / lengths.sum()).astype(int))
+    picked = [
+        block * block_rows + np.sort(rng.choice(length, part, replace=False))
+        for block, length, part in zip(blocks, lengths, parts, strict=True)
+    ]
+    return np.concatenate(picked)
 
 
 def _squared_distances(a: Array, b: Array) -> Array:

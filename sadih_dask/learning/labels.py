@@ -86,6 +86,10 @@ class LabelGroups:
             raise ValueError("new_index must be strictly ascending")
         return LabelGroups(self.indptr, new_index[self.indices], n_classes)
 
+    def widen(self, n_classes: int) -> LabelGroups:
+        """Count more classes, which no group carries yet."""
+        return LabelGroups(self.indptr, self.indices, n_classes)
+
     def compact(self) -> tuple[LabelGroups, Ints]:
         """Drop the labels that no group carries; also return the labels that are kept."""
         kept = np.unique(self.indices)
@@ -114,12 +118,15 @@ class LabelGroups:
         return position[theirs]
 
 
-def group_rows(labels: Any, n_classes: int | None = None) -> tuple[LabelGroups, Ints]:
+def group_rows(
+    labels: Any, n_classes: int | None = None, first_row: int = 0
+) -> tuple[LabelGroups, Ints]:
     """Find the label groups of some rows, and the group id of every row.
 
     ``labels`` is either one integer in ``0 .. n_classes - 1`` per row, or a multi-hot matrix
     (rows, classes), dense or SciPy sparse, of 0 and 1 or booleans. ``n_classes`` defaults to the
-    largest integer plus one, or to the number of columns.
+    largest integer plus one, or to the number of columns. ``first_row`` is the place of these rows
+    in the whole collection, for error messages.
     """
     sparse = sp.issparse(labels)
     array: Any = labels if sparse else np.asarray(labels)
@@ -129,9 +136,9 @@ def group_rows(labels: Any, n_classes: int | None = None) -> tuple[LabelGroups, 
             "Encode class names as integers first, for example with numpy.unique"
         )
     if array.ndim == 1:
-        return _group_integers(array.toarray() if sparse else array, n_classes)
+        return _group_integers(array.toarray() if sparse else array, n_classes, first_row)
     if array.ndim == 2:
-        return _group_multi_hot(_zero_one(array), n_classes)
+        return _group_multi_hot(_zero_one(array, first_row), n_classes, first_row)
     raise LabelError(f"labels have {array.ndim} dimensions; expected (rows,) or (rows, classes)")
 
 
@@ -140,20 +147,31 @@ def as_rows(labels: Any) -> sp.csr_array:
     return sp.csr_array(labels)
 
 
-def _group_integers(labels: Array, n_classes: int | None) -> tuple[LabelGroups, Ints]:
+def _group_integers(
+    labels: Array, n_classes: int | None, first_row: int
+) -> tuple[LabelGroups, Ints]:
+    def refuse(bad: Array, what: str, remedy: str) -> None:
+        if len(rows := np.flatnonzero(bad)):
+            raise LabelError(
+                f"the label of row {first_row + rows[0]} is {labels[rows[0]]!r}, which {what} "
+                f"({len(rows)} such rows); {remedy}"
+            )
+
     if labels.dtype.kind == "f":
-        _refuse(~np.isfinite(labels), labels, "is missing", "drop the row or give it a class")
-        _refuse(labels != np.floor(labels), labels, "is not a whole number", "encode the classes")
+        refuse(~np.isfinite(labels), "is missing", "drop the row or give it a class")
+        refuse(labels != np.floor(labels), "is not a whole number", "encode the classes")
     values = labels.astype(np.int64)
-    _refuse(values < 0, labels, "is negative", "drop unlabelled rows; classes count from 0")
+    refuse(values < 0, "is negative", "drop unlabelled rows; classes count from 0")
     classes = int(values.max(initial=-1)) + 1 if n_classes is None else n_classes
-    _refuse(values >= classes, labels, f"is not below n_classes={classes}", "raise n_classes")
+    refuse(values >= classes, f"is not below n_classes={classes}", "raise n_classes")
     present, ids = np.unique(values, return_inverse=True)
     groups = LabelGroups(np.arange(len(present) + 1), present, classes)
     return groups, ids.astype(np.int64).reshape(-1)
 
 
-def _group_multi_hot(labels: sp.csr_array, n_classes: int | None) -> tuple[LabelGroups, Ints]:
+def _group_multi_hot(
+    labels: sp.csr_array, n_classes: int | None, first_row: int
+) -> tuple[LabelGroups, Ints]:
     if n_classes is not None and labels.shape[1] != n_classes:
         raise LabelError(
             f"the label matrix has {labels.shape[1]} columns; expected n_classes={n_classes}"
@@ -161,7 +179,7 @@ def _group_multi_hot(labels: sp.csr_array, n_classes: int | None) -> tuple[Label
     empty = np.flatnonzero(np.diff(labels.indptr) == 0)
     if len(empty):
         raise LabelError(
-            f"row {empty[0]} of the labels has no label ({len(empty)} such rows); "
+            f"row {first_row + empty[0]} of the labels has no label ({len(empty)} such rows); "
             "drop unlabelled rows or give them a class of their own"
         )
     return _distinct_sets(
@@ -188,7 +206,7 @@ def _distinct_sets(indptr: Ints, indices: Ints, n_classes: int) -> tuple[LabelGr
     return LabelGroups(np.cumsum(lengths), flat, n_classes), ids
 
 
-def _zero_one(labels: Any) -> sp.csr_array:
+def _zero_one(labels: Any, first_row: int) -> sp.csr_array:
     """Check a multi-hot matrix, dense or sparse; return it with sorted indices and no zeros."""
     if sp.issparse(labels):
         matrix = as_rows(labels).copy()
@@ -203,17 +221,8 @@ def _zero_one(labels: Any) -> sp.csr_array:
         values = labels[rows, columns]
     if len(rows):
         raise LabelError(
-            f"the label matrix holds {values[0]!r} at row {rows[0]}, column {columns[0]}; a "
-            "multi-hot matrix holds only 0 and 1. For one class number per row pass a "
-            "one-dimensional array"
+            f"the label matrix holds {values[0]!r} at row {first_row + rows[0]}, column "
+            f"{columns[0]}; a multi-hot matrix holds only 0 and 1. For one class number per row "
+            "pass a one-dimensional array"
         )
     return matrix
-
-
-def _refuse(bad: Array, labels: Array, what: str, remedy: str) -> None:
-    rows = np.flatnonzero(bad)
-    if len(rows):
-        raise LabelError(
-            f"the label of row {rows[0]} is {labels[rows[0]]!r}, which {what} "
-            f"({len(rows)} such rows); {remedy}"
-        )

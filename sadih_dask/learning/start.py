@@ -43,7 +43,7 @@ def separated_codes(
     S = problem.dense_S
     weight = np.outer(problem.N, problem.N) * np.abs(S)
     np.fill_diagonal(weight, 0.0)
-    weight /= weight.sum()
+    weight /= weight.sum() or 1.0  # all zero when every pair is neither similar nor dissimilar
     side = np.sign(S)
     K = problem.regression.predictability
     K = K - np.diag(np.diagonal(K))

@@ -53,7 +53,7 @@ class Statistics:
             raise InputError(
                 f"features have shape {features.shape}; expected (rows, columns) with a row or more"
             )
-        groups, ids = group_rows(labels, n_classes)
+        groups, ids = group_rows(labels, n_classes, first_row)
         if len(ids) != len(features):
             raise LabelError(
                 f"{len(features)} rows of features but {len(ids)} rows of labels; "
@@ -112,9 +112,13 @@ class Statistics:
         return self.gram / self.scale / self.scale[:, None]
 
     def merge(self, other: Statistics) -> Statistics:
-        """Cover the rows of both: Chan's update about the common mean; O(d^2 + g d)."""
+        """Cover the rows of both: Chan's update about the common mean; O(d^2 + g d).
+
+        Classes are numbered alike in both; one may know more of them than the other.
+        """
         _check_width(self, other)
-        groups, mine, theirs = self.groups.union(other.groups)
+        n_classes = max(self.groups.n_classes, other.groups.n_classes)
+        groups, mine, theirs = self.groups.widen(n_classes).union(other.groups.widen(n_classes))
         n_a, n_b = self.n_samples, other.n_samples
         step = other.mean - self.mean
         mean = self.mean + step * (n_b / (n_a + n_b))

@@ -1,8 +1,9 @@
 """One-file archives: arrays and JSON in an uncompressed zip, never pickle.
 
 The members are ordinary ``.npy`` files and one ``.json``, so ``numpy.load`` and ``unzip`` open them
-too. The zip's CRC-32 guards every member; members are stored, not compressed, so an archive cannot
-unfold into more than its own size. Equal contents give equal bytes.
+too. The zip's CRC-32 guards every member and the JSON lists them, so none can go missing; they are
+stored, not compressed, so an archive cannot unfold into more than its own size. Equal contents give
+equal bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import io
 import json
 import math
 import os
-import tempfile
+import struct
+import tokenize
+import uuid
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,9 +23,21 @@ from typing import Any
 import numpy as np
 
 from sadih_dask.arrays import Array
-from sadih_dask.errors import FormatError, IntegrityError
+from sadih_dask.errors import FormatError, InputError, IntegrityError, SadihError
 
 META = "meta.json"
+META_BYTES = 16 * 2**20
+"""Limit of the JSON member: parsed, JSON takes many times its size."""
+_DAMAGE = (
+    zipfile.BadZipFile,
+    EOFError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+    struct.error,
+)
+"""What zipfile and json raise on damaged bytes, encryption flags and deep nesting included."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the zip format's zero: contents alone decide the bytes
 
 
@@ -35,11 +50,16 @@ def write_archive(
 ) -> None:
     """Write an archive in one atomic step: readers see the old file or the new, never a part."""
     target = Path(path)
-    head = {"kind": kind, "format_version": version, **meta}
+    head = {"kind": kind, "format_version": version, "arrays": sorted(arrays), **meta}
     text = json.dumps(head, indent=1, sort_keys=True, allow_nan=True)
-    handle, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    if len(text) > META_BYTES:
+        raise InputError(
+            f"{META} of {target} would take {len(text)} bytes; at most {META_BYTES} are allowed. "
+            "Shorten the feature names or lower n_init and max_iter"
+        )
+    scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with scratch.open("xb") as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
                 archive.writestr(zipfile.ZipInfo(META, _EPOCH), text)
                 for name in sorted(arrays):
@@ -48,45 +68,73 @@ def write_archive(
                         np.lib.format.write_array(member, arrays[name], allow_pickle=False)
             file.flush()
             os.fsync(file.fileno())
-        Path(scratch).replace(target)
+        scratch.replace(target)
     except BaseException:
-        Path(scratch).unlink(missing_ok=True)
+        scratch.unlink(missing_ok=True)
         raise
 
 
 def read_archive(
     path: str | os.PathLike[str], kind: str, version: int
 ) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Read an archive of a given kind and version; every byte is checked."""
+    """Read an archive of a given kind and version; nothing that it holds goes unchecked."""
     source = Path(path)
     if not source.exists():
         raise FileNotFoundError(f"{source} does not exist")
-    try:
-        with zipfile.ZipFile(source) as archive:
-            _refuse_compressed(archive, source)
-            meta = json.loads(archive.read(META))
-            _check_head(meta, source, kind, version)
-            arrays = {
-                name.removesuffix(".npy"): _read_array(archive, name, source)
-                for name in archive.namelist()
-                if name.endswith(".npy")
-            }
-    except (zipfile.BadZipFile, json.JSONDecodeError, UnicodeDecodeError, EOFError) as error:
+    with source.open("rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return _read_members(archive, source, kind, version)
+        except SadihError:
+            raise
+        except _DAMAGE as error:
+            raise IntegrityError(
+                f"{source} is damaged or not a {kind}: {error}. "
+                "Restore it from a copy or write it anew"
+            ) from error
+
+
+def _read_members(
+    archive: zipfile.ZipFile, source: Path, kind: str, version: int
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    members = {info.filename: info for info in archive.infolist()}
+    if META not in members:
+        raise FormatError(f"{source} is not a {kind}: it has no member {META}")
+    _check_sizes(archive, source)
+    meta = json.loads(archive.read(META))
+    _check_head(meta, source, kind, version)
+    arrays = meta.pop("arrays", None)
+    if not isinstance(arrays, list):
+        raise FormatError(f"{source}: {META} does not list the arrays. Write the file anew")
+    expected = sorted([META, *(f"{name}.npy" for name in arrays)])
+    if sorted(archive.namelist()) != expected:
+        differing = sorted(set(expected) ^ set(members)) or "one of them twice"
         raise IntegrityError(
-            f"{source} is damaged or not a {kind}: {error}. Restore it from a copy or write it anew"
-        ) from error
-    except KeyError as error:
-        raise FormatError(f"{source} is not a {kind}: it has no member {META}") from error
-    return meta, arrays
+            f"{source} does not hold the members that it lists: {differing}. "
+            "Restore it from a copy or write it anew"
+        )
+    return meta, {name: _read_array(archive, f"{name}.npy", source) for name in arrays}
 
 
-def _refuse_compressed(archive: zipfile.ZipFile, source: Path) -> None:
+def _check_sizes(archive: zipfile.ZipFile, source: Path) -> None:
+    """Refuse what could unfold into more than the size of the file."""
     for info in archive.infolist():
         if info.compress_type != zipfile.ZIP_STORED:
             raise FormatError(
                 f"{source}: member {info.filename} is compressed; archives hold stored members "
                 "only. Unzip and store it again, or write the file anew"
             )
+    declared, size = sum(info.compress_size for info in archive.infolist()), source.stat().st_size
+    if declared > size:
+        raise IntegrityError(
+            f"{source} declares {declared} bytes of members but has {size} bytes. "
+            "Restore it from a copy or write it anew"
+        )
+    if archive.getinfo(META).file_size > META_BYTES:
+        raise FormatError(
+            f"{source}: {META} takes {archive.getinfo(META).file_size} bytes; expected at most "
+            f"{META_BYTES}. It was not written by this package"
+        )
 
 
 def _check_head(meta: Any, source: Path, kind: str, version: int) -> None:
@@ -107,13 +155,15 @@ def _read_array(archive: zipfile.ZipFile, name: str, source: Path) -> Array:
         read_header = {(1, 0): np.lib.format.read_array_header_1_0}
         read_header[2, 0] = np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read_header[np.lib.format.read_magic(file)](file)
-    except (ValueError, KeyError) as error:
-        raise FormatError(f"{source}: member {name} is not an .npy array: {error}") from error
-    rest = len(content) - file.tell()
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize != rest:
-        raise FormatError(
-            f"{source}: member {name} declares {shape} of {dtype} but holds {rest} bytes; "
-            "expected a plain array of that size"
-        )
-    flat: Array = np.frombuffer(content, dtype, offset=file.tell()).copy()
-    return flat.reshape(shape, order="F" if fortran else "C")
+        rest = len(content) - file.tell()
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize != rest:
+            raise FormatError(
+                f"{source}: member {name} declares {shape} of {dtype} but holds {rest} bytes; "
+                "expected a plain array of that size"
+            )
+        flat: Array = np.frombuffer(content, dtype, offset=file.tell()).copy()
+        return flat.reshape(shape, order="F" if fortran else "C")
+    except FormatError:
+        raise
+    except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, tokenize.TokenError) as e:
+        raise FormatError(f"{source}: member {name} is not an .npy array: {e}") from e

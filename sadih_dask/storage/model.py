@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from sadih_dask.arrays import Array, Bytes
-from sadih_dask.errors import FormatError
+from sadih_dask.arrays import Array, Bytes, Ints
+from sadih_dask.errors import FormatError, InputError
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import LabelGroups
@@ -17,9 +18,48 @@ from sadih_dask.learning.objective import Objective
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.learning.trace import Record, Trace
 from sadih_dask.storage.archive import read_archive, write_archive
+from sadih_dask.storage.features import FeatureStore
 
 KIND = "sadih-model"
 VERSION = 1
+_LEARNED_FROM = ("features", "labels")
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage:
+    """Which rows of which store a model has learned from.
+
+    n_rows       the first rows of the store
+    fingerprint  a hash of those rows
+    forgotten    rows among them that were taken out again, ascending
+    """
+
+    url: str
+    n_rows: int
+    fingerprint: str
+    forgotten: Ints
+
+    @classmethod
+    def of(cls, store: FeatureStore) -> Coverage:
+        """All rows of a store."""
+        fingerprint = store.fingerprint(arrays=_LEARNED_FROM)
+        return cls(store.url, store.n_rows, fingerprint, np.zeros(0, np.int64))
+
+    def is_prefix_of(self, store: FeatureStore) -> bool:
+        """Whether the store begins with just these rows."""
+        if store.n_rows < self.n_rows:
+            return False
+        return store.fingerprint(self.n_rows, _LEARNED_FROM) == self.fingerprint
+
+    def without(self, rows: Ints) -> Coverage:
+        """The coverage after some more rows have been taken out."""
+        if len(again := np.intersect1d(rows, self.forgotten)):
+            raise InputError(f"row {again[0]} of {self.url} has been forgotten already")
+        if len(rows) and rows.max() >= self.n_rows:
+            raise InputError(
+                f"row {rows.max()} of {self.url} is not among the {self.n_rows} learned rows"
+            )
+        return replace(self, forgotten=np.union1d(self.forgotten, rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +72,7 @@ class Model:
     multi_label    whether labels came as a multi-hot matrix
     label_codes    packed code of each label group
     statistics     of the rows learned from; None for a model that only encodes
+    coverage       the store they come from; None if they came from elsewhere
     """
 
     parameters: dict[str, Any]
@@ -45,6 +86,21 @@ class Model:
     hash_function: HashFunction
     trace: Trace
     statistics: Statistics | None
+    coverage: Coverage | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the hash function and the learned codes: models that encode alike share it."""
+        function = self.hash_function
+        parts: list[Array | None] = [function.projection, function.offset, function.mixture]
+        if (anchors := function.anchor_map) is not None:
+            parts += [anchors.anchors, anchors.centre, anchors.scale, np.array(anchors.sigma)]
+        digest = hashlib.sha256()
+        for part in (*parts, self.label_codes, self.groups.indptr, self.groups.indices):
+            if part is not None:
+                digest.update(repr((part.shape, part.dtype.str)).encode())
+                digest.update(np.ascontiguousarray(part).tobytes())
+        return digest.hexdigest()[:32]
 
 
 def write_model(path: str | os.PathLike[str], model: Model) -> None:
@@ -90,6 +146,13 @@ def write_model(path: str | os.PathLike[str], model: Model) -> None:
             "statistics.sums": known.sums,
             "statistics.gram": known.gram,
         }
+    if (coverage := model.coverage) is not None:
+        meta["coverage"] = {
+            "url": coverage.url,
+            "n_rows": coverage.n_rows,
+            "fingerprint": coverage.fingerprint,
+        }
+        arrays["coverage.forgotten"] = coverage.forgotten
     write_archive(path, KIND, VERSION, meta, arrays)
 
 
@@ -97,6 +160,7 @@ def read_model(path: str | os.PathLike[str]) -> Model:
     """Read a model file; what does not fit together is an error, not a surprise later."""
     meta, arrays = read_archive(path, KIND, VERSION)
     try:
+        _check_dtypes(arrays)
         model = _assemble(meta, arrays)
         _check_shapes(model)
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -118,6 +182,9 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
     if "statistics.gram" in arrays:
         parts = ("counts", "mean", "sums", "gram")
         statistics = Statistics(groups, *(arrays[f"statistics.{part}"] for part in parts))
+    coverage = None
+    if "coverage" in meta:
+        coverage = Coverage(**meta["coverage"], forgotten=arrays["coverage.forgotten"])
     names = meta.get("feature_names")
     records = tuple(
         Record(int(restart), int(iteration), str(step), Objective(*terms))
@@ -137,7 +204,21 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
         ),
         trace=Trace(records, int(meta["trace"]["best"]), int(meta["trace"]["kept_iteration"])),
         statistics=statistics,
+        coverage=coverage,
     )
+
+
+def _check_dtypes(arrays: dict[str, Array]) -> None:
+    """Refuse arrays of another kind than :func:`write_model` writes."""
+    whole = ("groups.indptr", "groups.indices", "statistics.counts", "coverage.forgotten")
+    for name, array in arrays.items():
+        if name == "classes":
+            fits, wanted = array.dtype.kind in "biufSU" and array.ndim == 1, "a list of classes"
+        else:
+            kind = np.uint8 if name == "label_codes" else np.int64 if name in whole else np.float64
+            fits, wanted = array.dtype == kind, np.dtype(kind).name
+        if not fits:
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {wanted}")
 
 
 def _check_shapes(model: Model) -> None:
@@ -163,6 +244,8 @@ def _check_shapes(model: Model) -> None:
     for name, (found, wanted) in expected.items():
         if found != wanted:
             raise ValueError(f"{name} has shape {found}, expected {wanted}")
+    if groups.indptr[0] != 0 or np.any(np.diff(groups.indptr) <= 0):
+        raise ValueError("groups.indptr does not ascend from 0")
     if groups.indices.size and not 0 <= groups.indices.min() <= groups.indices.max() < len(
         model.classes
     ):

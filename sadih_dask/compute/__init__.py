@@ -1,0 +1,1 @@
+"""Dask: reductions and maps over row blocks. The only place that builds graphs."""

@@ -1,0 +1,161 @@
+"""Codes of a whole store, written block by block into a code store.
+
+Every task reads the rows of whole blocks of the new store, and writes those blocks; nothing passes
+through the driver. Blocks that an interrupted run has written are not written again.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import dask.array as da
+import numpy as np
+from dask.highlevelgraph import HighLevelGraph
+
+from sadih_dask.arrays import Array, Bytes, Ints
+from sadih_dask.compute.rows import StoreRows
+from sadih_dask.compute.running import Progress, run, share, unique_name
+from sadih_dask.errors import LabelError
+from sadih_dask.learning.encoders import HashFunction
+from sadih_dask.learning.labels import LabelGroups, group_rows
+from sadih_dask.learning.statistics import canonical_blocks, check_finite
+from sadih_dask.retrieval.codes import n_bytes, pack
+from sadih_dask.storage import CodeStore, FeatureStore
+from sadih_dask.storage.codes import CodeWriter
+
+
+@dataclass(frozen=True, eq=False)
+class HashRows:
+    """Codes by the hash function, for any rows."""
+
+    function: HashFunction
+    array: Literal["features"] = "features"
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of a code."""
+        return n_bytes(self.function.n_bits)
+
+    def __call__(self, features: Array, first_row: int) -> Bytes:
+        """Packed codes of a block."""
+        check_finite(features, first_row)
+        return pack(self.function.project(features))
+
+
+@dataclass(frozen=True, eq=False)
+class LookUpLabels:
+    """The learned codes of rows with known labels."""
+
+    groups: LabelGroups
+    label_codes: Bytes
+    array: Literal["labels"] = "labels"
+
+    def __call__(self, labels: Array, first_row: int) -> Bytes:
+        """Packed codes of a block."""
+        if labels.ndim == 1 and len(labels):
+            high = max(self.groups.n_classes, int(labels.max()) + 1)
+            return LookUpLabels(self.groups.widen(high), self.label_codes).of(
+                *group_rows(labels, high, first_row), first_row
+            )
+        return self.of(*group_rows(labels, self.groups.n_classes, first_row), first_row)
+
+    def of(self, groups: LabelGroups, ids: Ints, first_row: int = 0) -> Bytes:
+        """Packed codes of rows whose label groups are known."""
+        place = self.groups.find(groups)[ids]
+        unknown = np.flatnonzero(place < 0)
+        if len(unknown):
+            raise LabelError(
+                f"row {first_row + unknown[0]} has a label set that no learned row had "
+                f"({len(unknown)} such rows); fit the model to rows with it first, or hash the "
+                "features instead"
+            )
+        return self.label_codes[place]
+
+
+def hash_lazily(features: da.Array, encoder: HashRows, block_rows: int) -> da.Array:
+    """Codes of a Dask array, as one; every chunk of rows is hashed by itself."""
+    whole = features.rechunk({1: -1})
+    name, shared = unique_name("hash"), unique_name("encoder")
+    layer: dict[Any, Any] = {shared: share(encoder)}
+    for k in range(whole.numblocks[0]):
+        layer[name, k, 0] = (_hash_chunk, (whole.name, k, 0), shared, block_rows)
+    graph = HighLevelGraph.from_collections(name, layer, dependencies=[whole])
+    return da.Array(graph, name, (whole.chunks[0], (encoder.n_bytes,)), dtype=np.uint8)
+
+
+def _hash_chunk(features: Array, encoder: HashRows, block_rows: int) -> Bytes:
+    parts = [
+        encoder(features[rows], rows.start) for rows in canonical_blocks(len(features), block_rows)
+    ]
+    return np.concatenate(parts) if parts else np.zeros((0, encoder.n_bytes), np.uint8)
+
+
+def write_codes(
+    store: FeatureStore,
+    encoder: HashRows | LookUpLabels,
+    url: str | os.PathLike[str],
+    *,
+    n_bits: int,
+    model: str,
+    block_rows: int,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> CodeStore:
+    """Encode every row of a store; the same call completes one that was interrupted."""
+    with CodeStore.allocate(
+        url,
+        store.n_rows,
+        n_bits=n_bits,
+        model=model,
+        id_dtype=_id_dtype(store),
+        source=store.url,
+        chunk_rows=_code_chunk_rows(store, block_rows),
+        overwrite=overwrite,
+    ) as writer:
+        missing = writer.missing()
+        if missing:
+            name, shared = unique_name("encode"), unique_name("encoder")
+            graph: dict[Any, Any] = {shared: share(encoder), f"{shared}-to": (writer, store)}
+            for block in missing:
+                graph[name, block] = (_encode_block, f"{shared}-to", block, shared, block_rows)
+            keys = [(name, block) for block in missing]
+            run({**graph, f"{name}-all": (_count, keys)}, f"{name}-all", name, progress)
+        return writer.finalise()
+
+
+def _encode_block(
+    place: tuple[CodeWriter, FeatureStore],
+    block: int,
+    encoder: HashRows | LookUpLabels,
+    block_rows: int,
+) -> int:
+    writer, store = place
+    start, stop = writer.rows_of(block)
+    rows = StoreRows(store, 0, store.n_rows)
+    parts = [
+        encoder(values, row) for row, values in rows.blocks(encoder.array, start, stop, block_rows)
+    ]
+    ids = store.read("ids", start, stop) if "ids" in store.arrays else None
+    writer.write(start, np.concatenate(parts), ids)
+    return stop - start
+
+
+def _count(rows: list[int]) -> int:
+    return sum(rows)
+
+
+def _id_dtype(store: FeatureStore) -> str | None:
+    if "ids" not in store.arrays:
+        return None
+    dtype = store.dtype("ids")
+    if dtype.kind == "i":
+        return "int64"
+    return f"{dtype.kind}{dtype.itemsize // (4 if dtype.kind == 'U' else 1)}"
+
+
+def _code_chunk_rows(store: FeatureStore, block_rows: int) -> int:
+    """Rows of a chunk of codes: whole blocks of the scan, and whole chunks of the features."""
+    unit = max(block_rows, store.chunk_rows)
+    return unit * max(1, 65_536 // unit)

@@ -1,0 +1,172 @@
+"""The memory plan: what a scan will need in one process, before it starts.
+
+A scan holds, for every thread, one block of rows and what is computed from it, and for every level
+of the reduction tree a few partial statistics. None of it depends on the number of rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import dask
+import numpy as np
+import psutil
+from dask.utils import format_bytes, parse_bytes
+from distributed.system import MEMORY_LIMIT
+
+from sadih_dask.arrays import Ints
+from sadih_dask.compute.rows import Rows
+from sadih_dask.compute.running import current_client, default_workers
+from sadih_dask.errors import MemoryPlanError
+from sadih_dask.learning.features import AnchorMap
+from sadih_dask.learning.labels import group_rows
+from sadih_dask.learning.statistics import MERGE_FAN_IN, compute_dtype
+
+logger = logging.getLogger(__name__)
+
+CONFIG_KEY = "sadih.memory-limit"
+"""Dask configuration (or DASK_SADIH__MEMORY_LIMIT) for the memory a process may use."""
+
+INTERPRETER = 220 * 2**20
+"""Python with NumPy, SciPy, Dask and scikit-learn loaded."""
+SMALLEST_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class ScanShape:
+    """What decides the memory of a scan.
+
+    n_rows, n_features, dtype   of the features
+    n_anchors   columns after the anchor map, or None without one
+    n_groups    label groups, an estimate from above
+    """
+
+    n_rows: int
+    n_features: int
+    dtype: np.dtype[Any]
+    n_anchors: int | None
+    n_groups: int
+    chunk_rows: int
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Predicted peak memory of one process, in bytes."""
+
+    block_rows: int
+    threads: int
+    block: int
+    products: int
+    partial: int
+    held: int
+
+    @property
+    def total(self) -> int:
+        """Upper bound of the process's peak."""
+        return INTERPRETER + self.threads * (self.block + self.products) + self.held * self.partial
+
+    def __str__(self) -> str:
+        return (
+            f"predicted peak {format_bytes(self.total)} a process: {self.threads} threads x "
+            f"({format_bytes(self.block)} for a block of {self.block_rows} rows + "
+            f"{format_bytes(self.products)} for its products) + {self.held} partial statistics of "
+            f"{format_bytes(self.partial)} + {format_bytes(INTERPRETER)} for Python"
+        )
+
+
+def plan_scan(shape: ScanShape, block_rows: int, threads: int) -> MemoryPlan:
+    """Predict the peak of a scan."""
+    rows = min(block_rows, shape.n_rows)
+    work = compute_dtype(shape.dtype).itemsize
+    width = shape.n_features if shape.n_anchors is None else shape.n_anchors
+    # The rows as read; a chunk more where blocks and chunks do not share their ends.
+    block = (rows + min(shape.chunk_rows, shape.n_rows)) * shape.n_features * shape.dtype.itemsize
+    block += rows * 64  # labels, group ids and the membership matrix
+    if shape.n_anchors is not None:  # standardised rows, then their distances to the anchors
+        block += rows * shape.n_features * work + rows * width * work
+    block += rows * width * work  # centred
+    # A block sees no more groups than it has rows; a partial result may hold all of them.
+    groups = min(shape.n_groups, rows)
+    products = width * width * (work + 2 * 8) + groups * width * (work + 3 * 8)
+    partial = width * width * 8 + shape.n_groups * width * 8
+    levels = 1
+    while MERGE_FAN_IN**levels * block_rows < shape.n_rows:
+        levels += 1
+    # A merge holds two operands, their sum and one product, in every thread.
+    held = 3 * threads + 2 * levels
+    return MemoryPlan(block_rows, threads, block, products, partial, held)
+
+
+def check_scan(
+    rows: Rows, block_rows: int, anchor_map: AnchorMap | None, sample: Ints
+) -> MemoryPlan:
+    """Plan a scan on the current scheduler and log the plan; refuse it if it cannot fit."""
+    n_features, dtype = rows.shape_of_features
+    shape = ScanShape(
+        rows.n_rows,
+        n_features,
+        dtype,
+        None if anchor_map is None else anchor_map.n_features,
+        _estimate_groups(rows, sample),
+        rows.chunk_rows,
+    )
+    threads, allowed = _resources(rows.local)
+    plan = _fit_plan(shape, block_rows, threads, allowed)
+    logger.info("%s, %s allowed", plan, format_bytes(allowed))
+    return plan
+
+
+def _fit_plan(shape: ScanShape, block_rows: int, threads: int, allowed: int) -> MemoryPlan:
+    plan = plan_scan(shape, block_rows, threads)
+    if plan.total <= allowed:
+        return plan
+    smaller = block_rows
+    while smaller > SMALLEST_BLOCK:
+        smaller //= 2
+        if plan_scan(shape, smaller, threads).total <= allowed:
+            remedy = f"block_rows={smaller} would fit"
+            break
+    else:
+        columns = "features" if shape.n_anchors is None else "anchors"
+        remedy = (
+            f"no block size fits, because statistics of {shape.n_anchors or shape.n_features} "
+            f"{columns} and {shape.n_groups} label groups take {format_bytes(plan.partial)} each; "
+            f"use fewer {columns}, fewer threads or more memory"
+        )
+    raise MemoryPlanError(
+        f"the scan was not started: {plan}, but {format_bytes(allowed)} are allowed "
+        f"(dask configuration {CONFIG_KEY!r}); {remedy}"
+    )
+
+
+def _resources(local: bool) -> tuple[int, int]:
+    """Threads of a process that runs tasks, and bytes that it may use."""
+    configured = dask.config.get(CONFIG_KEY, None)
+    client = None if local else current_client()
+    if client is None:
+        threads = default_workers()
+        free = psutil.virtual_memory().available + psutil.Process().memory_info().rss
+        allowed = min(MEMORY_LIMIT, free)
+    else:
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        threads = max((worker["nthreads"] for worker in workers), default=1)
+        limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
+        allowed = min(limits, default=MEMORY_LIMIT)
+    return threads, int(parse_bytes(configured)) if configured else int(allowed)
+
+
+def _estimate_groups(rows: Rows, sample: Ints) -> int:
+    """Estimate from above how many label groups there are.
+
+    Distinct sets grow like a power of the number of rows; the exponent follows from the growth
+    between half the sample and all of it.
+    """
+    _, ids = group_rows(rows.take("labels", sample))
+    whole = len(np.unique(ids))
+    half = len(np.unique(ids[::2]))
+    if len(sample) >= rows.n_rows:
+        return whole
+    exponent = min(1.0, np.log2(whole / half))
+    return int(min(rows.n_rows, np.ceil(whole * (rows.n_rows / len(sample)) ** exponent)))
