@@ -20,6 +20,7 @@ from sadih_dask.compute.memory import check_scan
 from sadih_dask.compute.rows import ArrayRows, LazyRows, Rows, StoreRows, find_ids
 from sadih_dask.compute.running import Progress, is_lazy, one_blas_thread
 from sadih_dask.compute.scan import Reduction, scan
+from sadih_dask.compute.similarity import tasked_similarity
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.encoders import EncoderKind, hash_function
 from sadih_dask.learning.features import SAMPLE_ROWS, AnchorMap, sample_rows
@@ -266,7 +267,7 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 beta=self.beta,
                 gamma=self.gamma,
                 ridge=self.ridge,
-                similarity=self.similarity,
+                similarity=tasked_similarity(statistics.groups, self.similarity),
             )
             schedule = Schedule(
                 self.loss, self.solver, self.start, self.max_iter, self.tol, self.n_init

@@ -55,10 +55,12 @@ class Problem:
         beta: float = 1.0,
         gamma: float = 1e-3,
         ridge: float = 1e-3,
-        similarity: SimilarityKind = "shared-label",
+        similarity: SimilarityKind | Similarity = "shared-label",
     ) -> Problem:
         """Pose the problem on standardised features."""
         groups = statistics.groups
+        if isinstance(similarity, str):
+            similarity = group_similarity(groups, similarity)
         return cls(
             l=l,
             alpha=alpha,
@@ -67,7 +69,7 @@ class Problem:
             ridge=ridge,
             Gt=groups.matrix,
             N=statistics.counts.astype(np.float64),
-            S=group_similarity(groups, similarity),
+            S=similarity,
             XG=np.ascontiguousarray(statistics.standardised_sums().T),
             XXt=statistics.standardised_gram(),
             single_label=groups.single_label,

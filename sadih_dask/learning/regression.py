@@ -72,11 +72,16 @@ class GroupRegression:
 
     @cached_property
     def spread(self) -> Floats:
-        """Square root R (g, g) of the pooled within-group covariance of f(x): cov = R R^T."""
+        """Symmetric square root R (g, g) of the pooled within-group covariance of f(x).
+
+        Symmetric, because it then follows the covariance continuously: eigenvectors change sign
+        and turn into one another at a rounding error, and with them everything simulated.
+        """
         centres = self.fitted / self.N[:, None]
         within = (self.scatter - (centres * self.N[:, None]).T @ centres) / self.N.sum()
         values, vectors = la.eigh(within)
-        return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))) / (1.0 - self.leverage)
+        root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+        return np.asarray(root) / (1.0 - self.leverage)
 
     def simulate(self, n_rows: int, rng: np.random.Generator) -> tuple[Floats, Ints]:
         """Scores f(x) of rows that were not learned from, (rows, g), and the group of each.

@@ -39,6 +39,9 @@ Update: TypeAlias = Callable[[Problem, State], State]
 Criterion: TypeAlias = Callable[[State], float]
 """A quality of a state, higher is better."""
 
+MARGIN = 1e-9
+"""What a later start must be better by: equally good starts must not be told apart by rounding."""
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -146,13 +149,15 @@ def solve(
 
 def _lowest_objective(problem: Problem, schedule: Schedule, starts: Iterable[State]) -> Solution:
     records: list[Record] = []
-    kept: list[tuple[float, int, int, State]] = []
+    kept: tuple[float, int, int, State] | None = None
     for restart, first in enumerate(starts):
         for iteration, step, state in alternate(problem, first, schedule):
             records.append(Record(restart, iteration, step, objective(problem, state)))
         total = records[-1].objective.total
-        kept = [min([*kept, (total, restart, iteration, state)], key=lambda k: k[:2])]
-    _, restart, iteration, state = kept[0]
+        if kept is None or total < kept[0] - MARGIN * abs(kept[0]):
+            kept = (total, restart, iteration, state)
+    assert kept is not None  # noqa: S101 - n_init is at least 1
+    _, restart, iteration, state = kept
     return Solution(state, Trace(tuple(records), restart, iteration))
 
 
@@ -163,7 +168,7 @@ def _best_judged(
     best: tuple[float, int, State] | None = None
     for restart, first in enumerate(starts):
         quality = criterion(first)
-        if best is None or quality > best[0]:
+        if best is None or quality > best[0] + MARGIN:
             best = (quality, restart, first)
         records.append(Record(restart, 0, "start", objective(problem, first)))
     assert best is not None  # noqa: S101 - n_init is at least 1
@@ -171,6 +176,6 @@ def _best_judged(
     for iteration, step, state in alternate(problem, first, schedule):
         if iteration:
             records.append(Record(restart, iteration, step, objective(problem, state)))
-    if criterion(state) < quality:
+    if criterion(state) < quality - MARGIN:
         return Solution(first, Trace(tuple(records), restart, 0))
     return Solution(state, Trace(tuple(records), restart, iteration))

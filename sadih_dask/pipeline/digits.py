@@ -50,6 +50,7 @@ class Result:
 
 def run(output: Path, n_bits: Sequence[int], **parameters: Any) -> Result:
     """Learn codes at several lengths from one scan; keep the model of the last one."""
+    output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
     digits = load_digits()
     database, queries, y_database, y_queries = train_test_split(
         digits.data, digits.target, test_size=0.2, stratify=digits.target, random_state=0
@@ -91,7 +92,6 @@ def _quality(
 def _write(
     output: Path, model: SADIH, database: Array, y_database: Ints, rows: list[Row]
 ) -> dict[str, Path]:
-    output.mkdir(parents=True, exist_ok=True)
     files = {name: output / name for name in (MODEL, CODES, LABELS, REPORT)}
     model.save(files[MODEL])
     np.save(files[CODES], model.transform(database))

@@ -1,0 +1,56 @@
+"""S applied over blocks of label groups, as Dask tasks.
+
+With very many label groups the product with S is nearly all of the work of learning: k g^2
+operations, where every other step is linear in g. The blocks are those of the same product in one
+process, so the result has the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sadih_dask.arrays import Floats
+from sadih_dask.compute.running import run, share, unique_name
+from sadih_dask.learning.labels import LabelGroups
+from sadih_dask.learning.similarity import (
+    SharedLabel,
+    Similarity,
+    SimilarityKind,
+    group_similarity,
+)
+
+MANY_GROUPS = 4096
+"""Label groups from which on blocks of S are worth a task."""
+
+
+@dataclass(frozen=True, eq=False)
+class TaskedSharedLabel(SharedLabel):
+    """Shared-label similarity whose blocks are tasks on the current scheduler."""
+
+    @cached_property
+    def _sent(self) -> Any:
+        """The label groups, where tasks can reach them; sent once."""
+        return share(SharedLabel(self.groups))
+
+    def sum_all_sharing(self, m: Floats) -> Floats:
+        """M [G^T G > 0]; M is sent once, and only columns of the product travel back."""
+        name, table, operand = unique_name("similarity"), unique_name("groups"), unique_name("m")
+        graph: dict[Any, Any] = {table: self._sent, operand: share(m)}
+        blocks = self.blocks()
+        for k, (start, stop) in enumerate(blocks):
+            graph[name, k] = (SharedLabel.sum_sharing, table, operand, start, stop)
+        keys = [(name, k) for k in range(len(blocks))]
+        whole = f"{name}-all"
+        product: Floats = run({**graph, whole: (np.hstack, keys)}, whole, name)
+        return product
+
+
+def tasked_similarity(groups: LabelGroups, kind: SimilarityKind) -> Similarity:
+    """Choose how S is applied: in this process, or as tasks where there are many groups."""
+    if kind == "shared-label" and not groups.single_label and len(groups) > MANY_GROUPS:
+        return TaskedSharedLabel(groups)
+    return group_similarity(groups, kind)
