@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from numbers import Integral
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,13 +25,13 @@ from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.encoders import EncoderKind, hash_function
 from sadih_dask.learning.features import SAMPLE_ROWS, AnchorMap, sample_rows
 from sadih_dask.learning.labels import LabelGroups, as_rows, group_rows
-from sadih_dask.learning.problem import Problem
+from sadih_dask.learning.problem import MAX_GROUPS, Problem
 from sadih_dask.learning.similarity import SimilarityKind
 from sadih_dask.learning.solver import Loss, Schedule, SolverKind, StartKind, solve
 from sadih_dask.learning.statistics import Statistics, canonical_blocks, check_finite
 from sadih_dask.parameters import check_parameters
 from sadih_dask.retrieval.codes import pack
-from sadih_dask.retrieval.forecast import MAX_GROUPS, Forecast
+from sadih_dask.retrieval.forecast import Forecast
 from sadih_dask.retrieval.histograms import hamming_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.storage import CodeStore, FeatureStore
@@ -74,8 +74,9 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         Rows are similar when they share a label, or by the cosine of their label sets.
     max_iter, tol : int, float
         Iterations of the alternation at most, and the relative decrease that ends it.
-    n_init : int
-        Starts to try; they cost no further pass over the data.
+    n_init : int or "auto"
+        Starts to try; they cost no further pass over the data. "auto" is 8, or 1 where label groups
+        are so many that S is applied in blocks.
     block_rows : int
         Rows whose statistics are computed at a time.
     random_state : int, Generator, RandomState or None, default=0
@@ -103,14 +104,14 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         encoder: EncoderKind = "ridge",
         anchors: int | None = 1000,
         sigma: float | None = None,
-        alpha: float = 1.0,
-        beta: float = 1.0,
+        alpha: float = 0.01,
+        beta: float = 0.01,
         gamma: float = 1e-3,
-        ridge: float = 1e-3,
+        ridge: float = 1e-5,
         similarity: SimilarityKind = "shared-label",
         max_iter: int = 10,
         tol: float = 1e-5,
-        n_init: int = 8,
+        n_init: int | Literal["auto"] = "auto",
         block_rows: int = 8192,
         random_state: int | np.random.Generator | None = 0,
     ) -> None:
@@ -269,11 +270,11 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 ridge=self.ridge,
                 similarity=tasked_similarity(statistics.groups, self.similarity),
             )
-            schedule = Schedule(
-                self.loss, self.solver, self.start, self.max_iter, self.tol, self.n_init
-            )
+            few = len(statistics.groups) <= MAX_GROUPS
+            n_init = self.n_init if self.n_init != "auto" else 8 if few else 1
+            schedule = Schedule(self.loss, self.solver, self.start, self.max_iter, self.tol, n_init)
             judge = None
-            if self.encoder in ("posterior", "ridge") and len(statistics.groups) <= MAX_GROUPS:
+            if few and self.encoder in ("posterior", "ridge"):
                 judge = Forecast(problem, statistics.groups, self.encoder, _rng(seed, "forecast"))
             solution = solve(problem, schedule, _rng(seed, "starts"), judge)
             function = hash_function(self.encoder, statistics, problem, solution.state, anchor_map)

@@ -30,7 +30,7 @@ def check_parameters(estimator: Any) -> None:
     for name in ("n_bits", "anchors", "max_iter", "n_init", "block_rows"):
         value = getattr(estimator, name)
         least = 0 if name == "max_iter" else 1
-        if name == "anchors" and value is None:
+        if (name, value) in (("anchors", None), ("n_init", "auto")):
             continue
         if not _is_whole(value) or value < least:
             raise InputError(f"{name}={value!r}; expected a whole number of {least} or more")

@@ -9,23 +9,24 @@ import numpy as np
 from sadih_dask.arrays import Array, Floats, Ints
 from sadih_dask.learning.statistics import compute_dtype
 
+WIDTH = 0.6
+"""Kernel width as a part of the mean distance between rows and anchors."""
 SAMPLE_ROWS = 10_000
-"""Rows looked at for the input scale and the kernel width."""
+"""Rows looked at for the kernel width."""
 SAMPLE_BLOCKS = 64
 """Row blocks that they come from."""
 
 
 @dataclass(frozen=True, eq=False)
 class AnchorMap:
-    """phi(x)_j = exp(-||z - a_j||^2 / (2 sigma^2)), z = (x - centre) / scale.
+    """phi(x)_j = exp(-||x - a_j||^2 / (2 sigma^2)).
 
-    anchors  (m, d)  standardised training rows
-    centre, scale (d,)  of the rows they were drawn from
+    anchors  (m, d)  training rows, about the centre
+    centre   (d,)    subtracted from rows first, which changes no distance but keeps them precise
     """
 
     anchors: Floats
     centre: Floats
-    scale: Floats
     sigma: float
 
     @classmethod
@@ -35,26 +36,21 @@ class AnchorMap:
         n_anchors: int,
         rng: np.random.Generator,
         *,
-        width: float = 0.5,
         sigma: float | None = None,
     ) -> AnchorMap:
         """Draw anchors from sampled training rows.
 
-        Without a given ``sigma`` the kernel is ``width`` times the mean distance between rows and
+        Without a given ``sigma`` the kernel is ``WIDTH`` times the mean distance between rows and
         anchors wide. With fewer rows than anchors every row becomes one.
         """
         rows = sample.astype(np.float64)
         centre = rows.mean(axis=0)
-        deviation = rows.std(axis=0)
-        constant = deviation <= 1e-12 * np.abs(centre)
-        scale = np.where(constant | (deviation == 0.0), 1.0, deviation)
-        z = (rows - centre) / scale
-        chosen = np.sort(rng.permutation(len(z))[:n_anchors])
-        anchors = z[chosen]
+        rows -= centre
+        anchors = rows[np.sort(rng.permutation(len(rows))[:n_anchors])]
         if sigma is None:
-            sigma = width * float(np.sqrt(_squared_distances(z, anchors)).mean())
+            sigma = WIDTH * float(np.sqrt(_squared_distances(rows, anchors)).mean())
         # Identical rows are at distance zero; any width then gives the same constant features.
-        return cls(anchors, centre, scale, sigma if sigma > 0 else 1.0)
+        return cls(anchors, centre, sigma if sigma > 0 else 1.0)
 
     @property
     def n_features(self) -> int:
@@ -64,9 +60,8 @@ class AnchorMap:
     def __call__(self, features: Array) -> Array:
         """Map rows (n, d) to (n, m), in float32 for float16 and float32 input; O(n d m)."""
         work = compute_dtype(features.dtype)
-        z = np.subtract(features, self.centre.astype(work), dtype=work)
-        z /= self.scale.astype(work)
-        squared = _squared_distances(z, self.anchors.astype(work))
+        centred = np.subtract(features, self.centre.astype(work), dtype=work)
+        squared = _squared_distances(centred, self.anchors.astype(work))
         squared *= -0.5 / self.sigma**2
         return np.exp(squared, out=squared)
 
@@ -93,7 +88,7 @@ def sample_rows(n_samples: int, size: int, block_rows: int, rng: np.random.Gener
 
 
 def _squared_distances(a: Array, b: Array) -> Array:
-    """||a_i - b_j||^2 by one matrix product; both are standardised, so little cancels."""
+    """||a_i - b_j||^2 by one matrix product; both are about the centre, so little cancels."""
     squared = a @ b.T
     squared *= -2.0
     squared += np.einsum("ij,ij->i", a, a)[:, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import scipy.linalg as la
@@ -15,6 +16,8 @@ from sadih_dask.learning.regression import GroupRegression
 from sadih_dask.learning.similarity import Similarity, SimilarityKind, group_similarity
 from sadih_dask.learning.statistics import Statistics
 
+MAX_GROUPS = 2048
+"""Label groups up to which g x g matrices are cheap beside the rest."""
 RANK_TOLERANCE = 1e-10
 """Eigenvalues below this fraction of the largest count as zero."""
 
@@ -160,6 +163,14 @@ class Problem:
     def ridge_factor(self) -> tuple[Floats, bool]:
         """Factor of X X^T + ridge n I."""
         return self.factor_gram(1.0, self.ridge * self.n)
+
+    def whiten(self, rows: Floats, transposed: bool = False) -> Floats:
+        """Rows times C^-T (or C^-1 if ``transposed``), C C^T = X X^T + ridge n I; (k, d)."""
+        factor, lower = self.ridge_factor
+        # The factor is C^T, upper triangular.
+        side: Literal[0, 1] = 0 if transposed else 1
+        solved = la.solve_triangular(factor, rows.T, trans=side, lower=lower, check_finite=False)
+        return np.ascontiguousarray(solved.T)
 
     @cached_property
     def regression(self) -> GroupRegression:

@@ -87,7 +87,7 @@ class SharedLabel:
         """Rows ``start`` to ``stop`` of [G^T G > 0] as 0.0 and 1.0."""
         indptr, indices, carriers = self.groups.indptr, self.groups.indices, self._carriers
         bits = np.empty((stop - start, carriers.shape[1]), np.uint8)
-        # One group at a time stays in cache: `reduceat` over the block takes up to 100 times longer.
+        # One group at a time stays in cache: `reduceat` over the block is up to 100 times slower.
         for row, group in enumerate(range(start, stop)):
             labels = indices[indptr[group] : indptr[group + 1]]
             np.bitwise_or.reduce(carriers[labels], axis=0, out=bits[row])

@@ -28,8 +28,13 @@ from sadih_dask.learning.label_updates import (
     embedding_printed,
 )
 from sadih_dask.learning.objective import objective
-from sadih_dask.learning.problem import Problem, State
-from sadih_dask.learning.start import PREDICTABILITY, random_codes, separated_codes
+from sadih_dask.learning.problem import MAX_GROUPS, Problem, State
+from sadih_dask.learning.start import (
+    PREDICTABILITY,
+    random_codes,
+    separated_codes,
+    spectral_codes,
+)
 from sadih_dask.learning.trace import Record, Trace
 
 Loss = Literal["l21", "l1"]
@@ -119,9 +124,15 @@ def alternate(
 def start_codes(
     problem: Problem, kind: StartKind, restart: int, rng: np.random.Generator
 ) -> Floats:
-    """Codes that a restart begins with."""
+    """Codes that a restart begins with.
+
+    Separated codes look at every pair of groups, so where there are many they come from the
+    spectrum; where rows carry several labels the first restart tries the spectrum as well.
+    """
     if kind == "random":
         return random_codes(problem, rng)
+    if len(problem.N) > MAX_GROUPS or (restart == 0 and not problem.single_label):
+        return spectral_codes(problem, rng)
     return separated_codes(problem, rng, PREDICTABILITY[restart % len(PREDICTABILITY)])
 
 

@@ -21,8 +21,6 @@ from sadih_dask.retrieval.histograms import hamming_histograms
 from sadih_dask.retrieval.metrics import average_precision
 
 SIMULATED_ROWS = 5000
-MAX_GROUPS = 2048
-"""Label groups up to which g x g matrices are cheap beside the rest."""
 
 
 @dataclass(frozen=True, eq=False)

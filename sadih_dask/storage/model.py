@@ -94,7 +94,7 @@ class Model:
         function = self.hash_function
         parts: list[Array | None] = [function.projection, function.offset, function.mixture]
         if (anchors := function.anchor_map) is not None:
-            parts += [anchors.anchors, anchors.centre, anchors.scale, np.array(anchors.sigma)]
+            parts += [anchors.anchors, anchors.centre, np.array(anchors.sigma)]
         digest = hashlib.sha256()
         for part in (*parts, self.label_codes, self.groups.indptr, self.groups.indices):
             if part is not None:
@@ -137,7 +137,6 @@ def write_model(path: str | os.PathLike[str], model: Model) -> None:
         arrays |= {
             "anchors": anchors.anchors,
             "anchors.centre": anchors.centre,
-            "anchors.scale": anchors.scale,
         }
     if (known := model.statistics) is not None:
         arrays |= {
@@ -175,9 +174,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
     groups = LabelGroups(arrays["groups.indptr"], arrays["groups.indices"], len(classes))
     anchor_map = None
     if "anchors" in arrays:
-        anchor_map = AnchorMap(
-            arrays["anchors"], arrays["anchors.centre"], arrays["anchors.scale"], meta["sigma"]
-        )
+        anchor_map = AnchorMap(arrays["anchors"], arrays["anchors.centre"], meta["sigma"])
     statistics = None
     if "statistics.gram" in arrays:
         parts = ("counts", "mean", "sums", "gram")
