@@ -20,20 +20,24 @@ from sadih_dask.compute.memory import check_scan
 from sadih_dask.compute.rows import ArrayRows, LazyRows, Rows, StoreRows, find_ids
 from sadih_dask.compute.running import Progress, is_lazy, one_blas_thread
 from sadih_dask.compute.scan import Reduction, scan
-from sadih_dask.compute.similarity import tasked_similarity
-from sadih_dask.errors import InputError, LabelError
-from sadih_dask.learning.encoders import EncoderKind, hash_function
+from sadih_dask.errors import DtypeError, InputError, LabelError
+from sadih_dask.learning.encoders import EncoderKind
 from sadih_dask.learning.features import SAMPLE_ROWS, AnchorMap, sample_rows
 from sadih_dask.learning.labels import LabelGroups, as_rows, group_rows
-from sadih_dask.learning.problem import MAX_GROUPS, Problem
 from sadih_dask.learning.similarity import SimilarityKind
-from sadih_dask.learning.solver import Loss, Schedule, SolverKind, StartKind, solve
-from sadih_dask.learning.statistics import Statistics, canonical_blocks, check_finite
+from sadih_dask.learning.solver import Loss, SolverKind, StartKind
+from sadih_dask.learning.statistics import (
+    Statistics,
+    canonical_blocks,
+    check_finite,
+    compute_dtype,
+)
 from sadih_dask.parameters import check_parameters
+from sadih_dask.randomness import draw_seed, generator
 from sadih_dask.retrieval.codes import pack
-from sadih_dask.retrieval.forecast import Forecast
 from sadih_dask.retrieval.histograms import hamming_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
+from sadih_dask.solving import learn
 from sadih_dask.storage import CodeStore, FeatureStore
 from sadih_dask.storage.model import Coverage, Model, read_model, write_model
 
@@ -101,7 +105,7 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         loss: Loss = "l21",
         solver: SolverKind = "exact",
         start: StartKind = "separated",
-        encoder: EncoderKind = "ridge",
+        encoder: EncoderKind | Literal["auto"] = "auto",
         anchors: int | None = 1000,
         sigma: float | None = None,
         alpha: float = 0.01,
@@ -147,9 +151,12 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if (done := self._covered(X)) is not None:
             return self.refit() if done == len(X) else self._learn_more(X, y, done, progress)
         rows, classes, multi_label = self._open(X, y, reset=True)
-        seed = _draw_seed(self.random_state)
+        seed = draw_seed(self.random_state)
         sample = sample_rows(
-            rows.n_rows, max(SAMPLE_ROWS, self.anchors or 0), self.block_rows, _rng(seed, "sample")
+            rows.n_rows,
+            max(SAMPLE_ROWS, self.anchors or 0),
+            self.block_rows,
+            generator(seed, "sample"),
         )
         anchor_map = self._draw_anchors(rows, sample, seed)
         check_scan(rows, self.block_rows, anchor_map, sample)
@@ -260,24 +267,7 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 "all rows carry the same labels, that is one class; codes can only tell classes "
                 "apart when there are two or more. Add rows of another class"
             )
-        with one_blas_thread():
-            problem = Problem.from_statistics(
-                statistics,
-                self.n_bits,
-                alpha=self.alpha,
-                beta=self.beta,
-                gamma=self.gamma,
-                ridge=self.ridge,
-                similarity=tasked_similarity(statistics.groups, self.similarity),
-            )
-            few = len(statistics.groups) <= MAX_GROUPS
-            n_init = self.n_init if self.n_init != "auto" else 8 if few else 1
-            schedule = Schedule(self.loss, self.solver, self.start, self.max_iter, self.tol, n_init)
-            judge = None
-            if few and self.encoder in ("posterior", "ridge"):
-                judge = Forecast(problem, statistics.groups, self.encoder, _rng(seed, "forecast"))
-            solution = solve(problem, schedule, _rng(seed, "starts"), judge)
-            function = hash_function(self.encoder, statistics, problem, solution.state, anchor_map)
+        learned = learn(self, statistics, anchor_map, seed)
         model = Model(
             parameters=self.get_params(deep=False),
             seed=seed,
@@ -286,9 +276,9 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             classes=classes,
             multi_label=multi_label,
             groups=statistics.groups,
-            label_codes=pack(solution.state.B.T),
-            hash_function=function,
-            trace=solution.trace,
+            label_codes=pack(learned.codes.T),
+            hash_function=learned.hash_function,
+            trace=learned.trace,
             statistics=statistics,
             coverage=coverage,
         )
@@ -320,7 +310,7 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         check_finite(features, name="sampled features")
         with one_blas_thread():
             return AnchorMap.from_sample(
-                features, self.anchors, _rng(seed, "anchors"), sigma=self.sigma
+                features, self.anchors, generator(seed, "anchors"), sigma=self.sigma
             )
 
     def _covered(self, X: Any) -> int | None:
@@ -495,6 +485,8 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return ArrayRows(features, targets.class_numbers(y, classes)), classes, False
 
     def _label_columns(self, columns: int, reset: bool) -> Ints:
+        if not reset:
+            self._check_form(multi_label=True)
         if not reset and columns != len(self.classes_):
             raise LabelError(
                 f"y has {columns} columns but the model knows {len(self.classes_)} labels; "
@@ -525,6 +517,9 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             )
         except ValueError as error:  # the same message, as an error of this package
             raise InputError(str(error)) from error
+        except TypeError as error:
+            raise DtypeError(str(error)) from error
+        compute_dtype(features.dtype)  # refuses what is not a number
         check_finite(features)
         return features
 
@@ -586,17 +581,3 @@ def _settle_classes(statistics: Statistics, classes: Array | None) -> tuple[Stat
 def _plain(value: Any) -> Any:
     """Turn a NumPy scalar into the Python number that JSON takes."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _draw_seed(random_state: Any) -> int:
-    """One integer from whatever was given, from which every random number follows."""
-    if isinstance(random_state, Integral):
-        return int(random_state)
-    if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**31))
-    return int(np.random.default_rng(random_state).integers(2**63))
-
-
-def _rng(seed: int, purpose: str) -> np.random.Generator:
-    """Independent random numbers for each purpose, so that one does not shift the other."""
-    return np.random.default_rng([seed, *purpose.encode()])

@@ -16,7 +16,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "loss": get_args(Loss),
     "solver": get_args(SolverKind),
     "start": get_args(StartKind),
-    "encoder": get_args(EncoderKind),
+    "encoder": ("auto", *get_args(EncoderKind)),
     "similarity": get_args(SimilarityKind),
 }
 

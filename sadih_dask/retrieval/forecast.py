@@ -7,7 +7,7 @@ All codes are judged on the same simulated rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -35,6 +35,12 @@ class Forecast:
     @cached_property
     def _rows(self) -> tuple[Floats, Ints]:
         return self.problem.regression.simulate(max(SIMULATED_ROWS, len(self.groups)), self.rng)
+
+    def with_encoder(self, encoder: EncoderKind) -> Forecast:
+        """The forecast for another encoder, on the same simulated rows."""
+        other = replace(self, encoder=encoder)
+        other.__dict__["_rows"] = self._rows
+        return other
 
     def __call__(self, state: State) -> float:
         """Forecast for a state's codes: between 0 and 1, higher is better."""
