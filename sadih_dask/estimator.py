@@ -152,14 +152,10 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             return self.refit() if done == len(X) else self._learn_more(X, y, done, progress)
         rows, classes, multi_label = self._open(X, y, reset=True)
         seed = draw_seed(self.random_state)
-        sample = sample_rows(
-            rows.n_rows,
-            max(SAMPLE_ROWS, self.anchors or 0),
-            self.block_rows,
-            generator(seed, "sample"),
-        )
+        sample = self._sample(rows, max(SAMPLE_ROWS, self.anchors or 0), seed)
+        n_anchors = None if self.anchors is None else min(self.anchors, len(sample))
+        check_scan(rows, self.block_rows, n_anchors, sample)
         anchor_map = self._draw_anchors(rows, sample, seed)
-        check_scan(rows, self.block_rows, anchor_map, sample)
         found = self._scan(rows, classes, anchor_map, progress)
         statistics, classes = _settle_classes(found, classes)
         coverage = Coverage.of(X) if isinstance(X, FeatureStore) else None
@@ -179,6 +175,9 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         rows, classes, multi_label = self._open(X, y, reset=False, first=first)
         known, classes = self._known_as(classes, multi_label)
         anchor_map = self.hash_function_.anchor_map
+        sample = self._sample(rows, SAMPLE_ROWS, self.seed_)
+        n_anchors = None if anchor_map is None else anchor_map.n_features
+        check_scan(rows, self.block_rows, n_anchors, sample, len(known.groups))
         added = self._scan(rows, classes, anchor_map, progress)
         statistics, classes = _settle_classes(known.merge(added), classes)
         coverage = None
@@ -303,10 +302,13 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self._n_features_out = model.label_codes.shape[1]
         return self
 
+    def _sample(self, rows: Rows, size: int, seed: int) -> Ints:
+        return sample_rows(rows.n_rows, size, self.block_rows, generator(seed, "sample"))
+
     def _draw_anchors(self, rows: Rows, sample: Ints, seed: int) -> AnchorMap | None:
         if self.anchors is None:
             return None
-        features = rows.take("features", sample)
+        features = np.ascontiguousarray(rows.take("features", sample))
         check_finite(features, name="sampled features")
         with one_blas_thread():
             return AnchorMap.from_sample(
@@ -328,6 +330,10 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         These are the bytes that FAISS binary indexes take. Dask arrays and feature stores give a
         lazy Dask array; :meth:`encode` writes the codes of a store to disk.
         """
+        return self._hash(X)
+
+    def _hash(self, X: Any) -> Any:
+        """Codes as an array, whatever `set_output` makes of them."""
         check_is_fitted(self)
         if isinstance(X, FeatureStore):
             X = X.to_dask()
@@ -395,7 +401,7 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         The database carries its learned codes, the queries are hashed; relevant is what shares a
         label. Ties in distance are averaged over all orders. Costs rows x label groups.
         """
-        codes = self.transform(X)
+        codes = self._hash(X)
         statistics = self._known_statistics(self.multi_label_)
         histograms = hamming_histograms(
             codes,

@@ -12,7 +12,7 @@ from sadih_dask.learning.encoders import EncoderKind
 from sadih_dask.learning.similarity import SimilarityKind
 from sadih_dask.learning.solver import Loss, SolverKind, StartKind
 
-_CHOICES: dict[str, tuple[str, ...]] = {
+CHOICES: dict[str, tuple[str, ...]] = {
     "loss": get_args(Loss),
     "solver": get_args(SolverKind),
     "start": get_args(StartKind),
@@ -23,7 +23,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 def check_parameters(estimator: Any) -> None:
     """Refuse constructor arguments that mean nothing, naming what is allowed."""
-    for name, allowed in _CHOICES.items():
+    for name, allowed in CHOICES.items():
         value = getattr(estimator, name)
         if not isinstance(value, str) or value not in allowed:
             raise InputError(f"{name}={value!r} is unknown; choose one of {allowed}")

@@ -295,11 +295,14 @@ def iterate(
     state = start
     for iteration in range(n_iter):
         D = weights(S, state.W.T @ Y, state.B)
-        if loss == "l1":
-            B = b_l1(S, Y, state.W, state.B)
+        if loss == "l21":
+            moved = replace(state, B=b_l21(S, Y, state.W, state.B, D, solver, sweeps))
         else:
-            B = b_l21(S, Y, state.W, state.B, D, solver, sweeps)
-        state = replace(state, B=B)
+            moved = replace(state, B=b_l1(S, Y, state.W, state.B))
+        # sgn(W^T Q) is no minimiser; "exact" takes it only where the objective does not rise.
+        guarded = loss == "l1" and exact
+        if not guarded or objective(data, moved)["total"] <= objective(data, state)["total"]:
+            state = moved
         yield iteration, "B", state, objective(data, state)
 
         D = weights(S, state.W.T @ Y, state.B)

@@ -1,27 +1,16 @@
-"""The ``sadih`` command: parse, delegate, translate errors."""
+"""``sadih demo``."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import get_args
 
 import click
 
-from sadih_dask import __version__
-from sadih_dask.errors import SadihError
-from sadih_dask.learning.encoders import EncoderKind
-from sadih_dask.learning.solver import Loss, SolverKind
+from sadih_dask.parameters import CHOICES
 from sadih_dask.pipeline import digits
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="sadih")
-def commands() -> None:
-    """Learn binary codes whose Hamming distance follows labels."""
-
-
-@commands.command()
+@click.command()
 @click.option(
     "-o",
     "--output",
@@ -39,14 +28,10 @@ def commands() -> None:
     show_default=True,
     help="Code length; repeat for several, all from one scan of the data.",
 )
-@click.option(
-    "--encoder", type=click.Choice(get_args(EncoderKind)), default="ridge", show_default=True
-)
-@click.option("--loss", type=click.Choice(get_args(Loss)), default="l21", show_default=True)
-@click.option(
-    "--solver", type=click.Choice(get_args(SolverKind)), default="exact", show_default=True
-)
-def demo(output: Path, bits: tuple[int, ...], encoder: str, loss: str, solver: str) -> None:
+@click.option("--encoder", type=click.Choice(CHOICES["encoder"]), default="auto", show_default=True)
+@click.option("--loss", type=click.Choice(CHOICES["loss"]), default="l21", show_default=True)
+@click.option("--solver", type=click.Choice(CHOICES["solver"]), default="exact", show_default=True)
+def command(output: Path, bits: tuple[int, ...], encoder: str, loss: str, solver: str) -> None:
     """Hash scikit-learn's handwritten digits and report retrieval quality."""
     result = digits.run(output, bits, encoder=encoder, loss=loss, solver=solver)
     click.echo(
@@ -66,12 +51,3 @@ def demo(output: Path, bits: tuple[int, ...], encoder: str, loss: str, solver: s
     click.echo(f"\nWritten, the model and codes at {result.rows[-1].n_bits} bits:")
     for path in result.files.values():
         click.echo(f"  {path}")
-
-
-def main() -> None:
-    """Run the command line; a wrong input or an unusable file is one line, not a traceback."""
-    try:
-        commands(prog_name="sadih")
-    except (SadihError, OSError) as error:
-        click.echo(f"sadih: {error}", err=True)
-        sys.exit(1)

@@ -15,8 +15,9 @@ import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 
 from sadih_dask.arrays import Array, Bytes, Ints
+from sadih_dask.compute.fill import fill
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.running import Progress, run, share, unique_name
+from sadih_dask.compute.running import Progress, share, unique_name
 from sadih_dask.errors import LabelError
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import LabelGroups, group_rows
@@ -112,26 +113,25 @@ def write_codes(
         id_dtype=_id_dtype(store),
         source=store.url,
         chunk_rows=_code_chunk_rows(store, block_rows),
+        properties=code_properties(store, encoder.array),
         overwrite=overwrite,
     ) as writer:
-        missing = writer.missing()
-        if missing:
-            name, shared = unique_name("encode"), unique_name("encoder")
-            graph: dict[Any, Any] = {shared: share(encoder), f"{shared}-to": (writer, store)}
-            for block in missing:
-                graph[name, block] = (_encode_block, f"{shared}-to", block, shared, block_rows)
-            keys = [(name, block) for block in missing]
-            run({**graph, f"{name}-all": (_count, keys)}, f"{name}-all", name, progress)
+        fill(writer, _encode_block, (store, encoder, block_rows), progress)
         return writer.finalise()
 
 
+def code_properties(store: FeatureStore, array: Literal["features", "labels"]) -> dict[str, str]:
+    """What a code store remembers, so that codes of other rows or of another kind do not mix."""
+    kind = "learned" if array == "labels" else "encoded"
+    return {"protocol": kind, "rows": store.fingerprint(arrays=[array])}
+
+
 def _encode_block(
-    place: tuple[CodeWriter, FeatureStore],
+    writer: CodeWriter,
     block: int,
-    encoder: HashRows | LookUpLabels,
-    block_rows: int,
-) -> int:
-    writer, store = place
+    job: tuple[FeatureStore, HashRows | LookUpLabels, int],
+) -> None:
+    store, encoder, block_rows = job
     start, stop = writer.rows_of(block)
     rows = StoreRows(store, 0, store.n_rows)
     parts = [
@@ -139,11 +139,6 @@ def _encode_block(
     ]
     ids = store.read("ids", start, stop) if "ids" in store.arrays else None
     writer.write(start, np.concatenate(parts), ids)
-    return stop - start
-
-
-def _count(rows: list[int]) -> int:
-    return sum(rows)
 
 
 def _id_dtype(store: FeatureStore) -> str | None:

@@ -1,7 +1,8 @@
-"""The memory plan: what a scan will need in one process, before it starts.
+"""The memory plan: what a fit will need in one process, before it starts.
 
-A scan holds, for every thread, one block of rows and what is computed from it, and for every level
-of the reduction tree a few partial statistics. None of it depends on the number of rows.
+The scan holds, for every thread, one block of rows and what is computed from it, and for every
+level of the reduction tree a few partial statistics. Before it the anchors are drawn from a sample.
+None of it depends on the number of rows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from sadih_dask.arrays import Ints
 from sadih_dask.compute.rows import Rows
 from sadih_dask.compute.running import current_client, default_workers
 from sadih_dask.errors import MemoryPlanError
-from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.statistics import MERGE_FAN_IN, compute_dtype
 
@@ -41,6 +41,8 @@ class ScanShape:
     n_rows, n_features, dtype   of the features
     n_anchors   columns after the anchor map, or None without one
     n_groups    label groups, an estimate from above
+    chunk_rows  rows that are read together
+    n_sampled   rows that anchors are drawn from
     """
 
     n_rows: int
@@ -49,6 +51,7 @@ class ScanShape:
     n_anchors: int | None
     n_groups: int
     chunk_rows: int
+    n_sampled: int
 
 
 @dataclass(frozen=True)
@@ -61,18 +64,25 @@ class MemoryPlan:
     products: int
     partial: int
     held: int
+    sample: int
+
+    @property
+    def scan(self) -> int:
+        """Bytes of the scan, beside Python."""
+        return self.threads * (self.block + self.products) + self.held * self.partial
 
     @property
     def total(self) -> int:
         """Upper bound of the process's peak."""
-        return INTERPRETER + self.threads * (self.block + self.products) + self.held * self.partial
+        return INTERPRETER + max(self.scan, self.sample)
 
     def __str__(self) -> str:
         return (
             f"predicted peak {format_bytes(self.total)} a process: {self.threads} threads x "
             f"({format_bytes(self.block)} for a block of {self.block_rows} rows + "
             f"{format_bytes(self.products)} for its products) + {self.held} partial statistics of "
-            f"{format_bytes(self.partial)} + {format_bytes(INTERPRETER)} for Python"
+            f"{format_bytes(self.partial)}, or before that {format_bytes(self.sample)} to draw "
+            f"anchors, + {format_bytes(INTERPRETER)} for Python"
         )
 
 
@@ -96,21 +106,30 @@ def plan_scan(shape: ScanShape, block_rows: int, threads: int) -> MemoryPlan:
         levels += 1
     # A merge holds two operands, their sum and one product, in every thread.
     held = 3 * threads + 2 * levels
-    return MemoryPlan(block_rows, threads, block, products, partial, held)
+    sample = 0
+    if shape.n_anchors is not None:  # rows as read and in float64, and distances to the anchors
+        sample = shape.n_features * (shape.dtype.itemsize + 3 * 8) + 2 * 8 * shape.n_anchors
+        sample *= shape.n_sampled
+    return MemoryPlan(block_rows, threads, block, products, partial, held, sample)
 
 
 def check_scan(
-    rows: Rows, block_rows: int, anchor_map: AnchorMap | None, sample: Ints
+    rows: Rows, block_rows: int, n_anchors: int | None, sample: Ints, known_groups: int = 0
 ) -> MemoryPlan:
-    """Plan a scan on the current scheduler and log the plan; refuse it if it cannot fit."""
+    """Plan a scan on the current scheduler and log the plan; refuse it if it cannot fit.
+
+    No features are read for it, and of the labels those of the sample. ``known_groups`` is how many
+    label groups there are in statistics that the result is going to be merged with.
+    """
     n_features, dtype = rows.shape_of_features
     shape = ScanShape(
         rows.n_rows,
         n_features,
         dtype,
-        None if anchor_map is None else anchor_map.n_features,
-        _estimate_groups(rows, sample),
+        n_anchors,
+        max(known_groups, _estimate_groups(rows, sample)),
         rows.chunk_rows,
+        len(sample),
     )
     threads, allowed = _resources(rows.local)
     plan = _fit_plan(shape, block_rows, threads, allowed)
@@ -132,8 +151,9 @@ def _fit_plan(shape: ScanShape, block_rows: int, threads: int, allowed: int) -> 
         columns = "features" if shape.n_anchors is None else "anchors"
         remedy = (
             f"no block size fits, because statistics of {shape.n_anchors or shape.n_features} "
-            f"{columns} and {shape.n_groups} label groups take {format_bytes(plan.partial)} each; "
-            f"use fewer {columns}, fewer threads or more memory"
+            f"{columns} and {shape.n_groups} label groups take {format_bytes(plan.partial)} each "
+            f"and the sample {format_bytes(plan.sample)}; use fewer {columns}, fewer threads or "
+            "more memory"
         )
     raise MemoryPlanError(
         f"the scan was not started: {plan}, but {format_bytes(allowed)} are allowed "

@@ -1,15 +1,15 @@
 """Labelled rows to learn from: arrays in memory, a feature store, or Dask arrays.
 
 All three know how many rows there are (``n_rows``), how many rows cost as much to read as one
-(``chunk_rows``), whether they live in this process and should not travel (``local``), columns and
-type of the features, columns of multi-hot labels (None for one class per row), and can ``take``
-single rows.
+(``chunk_rows``), whether they live in this process and should not travel (``local``), whether a
+block of them is a copy that its reader may overwrite (``owned``), columns and type of the features,
+columns of multi-hot labels (None for one class per row), and can ``take`` single rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import dask.array as da
@@ -29,6 +29,7 @@ class ArrayRows:
 
     chunk_rows = 1
     local = True
+    owned = False
 
     @property
     def n_rows(self) -> int:
@@ -65,8 +66,12 @@ class StoreRows:
     store: FeatureStore
     first: int
     last: int
+    _spare: _SpareBuffers = field(
+        default_factory=lambda: _SpareBuffers(), init=False, repr=False, compare=False
+    )
 
     local = False
+    owned = True
 
     @classmethod
     def of(cls, store: FeatureStore, first: int = 0) -> StoreRows:
@@ -101,10 +106,16 @@ class StoreRows:
     def blocks(
         self, name: str, start: int, stop: int, block_rows: int
     ) -> Iterator[tuple[int, Array]]:
-        """Blocks of rows; every chunk is read once."""
-        read = _ChunkReader(self.store, name)
-        for row in range(self.first + start, self.first + stop, block_rows):
-            yield row, read(row, min(row + block_rows, self.first + stop))
+        """Blocks of rows, each valid until the next; every chunk is read once."""
+        start, stop = self.first + start, self.first + stop
+        shape = (min(block_rows, self.n_rows), *self.store.shape(name)[1:])
+        buffer = self._spare.take(name, shape, self.store.dtype(name))
+        read = _ChunkReader(self.store, name, stop)
+        for row in range(start, stop, block_rows):
+            block = buffer[: min(block_rows, stop - row)]
+            read(row, block)
+            yield row, block
+        self._spare.give(name, buffer)
 
     def take(self, name: str, rows: Ints) -> Array:
         """Single rows; each chunk that holds any is read once."""
@@ -119,6 +130,7 @@ class LazyRows:
     labels: da.Array
 
     local = False
+    owned = False
 
     @classmethod
     def of(cls, features: da.Array, labels: Any) -> LazyRows:
@@ -194,27 +206,58 @@ def find_ids(store: FeatureStore, ids: Any) -> Ints:
     return rows
 
 
-class _ChunkReader:
-    """Reads ranges of rows in ascending order and remembers the chunk that it was in.
+class _SpareBuffers:
+    """Buffers that the tasks of one process hand on to one another: new memory is slow memory."""
 
-    Blocks that end where chunks end are read straight into place. Others share chunks, and a
-    chunk is the unit in which bytes are checked, so the last one is kept for the next block.
+    def __init__(self) -> None:
+        self._free: dict[str, list[Array]] = {"features": [], "labels": []}
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """A buffer that nobody uses."""
+        try:
+            found = self._free[name].pop()
+        except IndexError:
+            return np.empty(shape, dtype)
+        return found if found.shape == shape else np.empty(shape, dtype)
+
+    def give(self, name: str, buffer: Array) -> None:
+        """Return a buffer."""
+        self._free[name].append(buffer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _SpareBuffers, ()
+
+
+class _ChunkReader:
+    """Reads ranges of rows in ascending order, up to row ``end``, and no chunk twice.
+
+    Chunks are the unit in which bytes are read and checked. Those that lie within a range are read
+    straight into place; one that goes on in the next range is kept for it.
     """
 
-    def __init__(self, store: FeatureStore, name: str) -> None:
+    def __init__(self, store: FeatureStore, name: str, end: int) -> None:
         self._store = store
         self._name = name
+        self._end = end
         self._held: tuple[int, Array] | None = None
 
-    def __call__(self, start: int, stop: int) -> Array:
+    def __call__(self, start: int, out: Array) -> None:
+        """Fill ``out`` with the rows from ``start`` on."""
+        stop = start + len(out)
         size, n_rows = self._store.chunk_rows, self._store.n_rows
-        if start % size == 0 and (stop % size == 0 or stop == n_rows):
-            return self._store.read(self._name, start, stop)
-        parts = []
-        for chunk in range(start // size, -(-stop // size)):
-            low, high = max(start - chunk * size, 0), min(stop - chunk * size, size)
-            parts.append(self._chunk(chunk)[low:high])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        row = start
+        while row < stop:
+            chunk = row // size
+            held = self._held is not None and self._held[0] == chunk
+            limit = min((chunk + 1) * size, n_rows)
+            if held or (stop < limit and stop < self._end):
+                until = min(limit, stop)
+                rows = self._chunk(chunk)
+                out[row - start : until - start] = rows[row - chunk * size : until - chunk * size]
+            else:  # the rest of the range, but for a chunk at its end that the next range needs
+                until = stop if stop in (self._end, n_rows) else max(limit, stop // size * size)
+                self._store.read(self._name, row, until, out=out[row - start : until - start])
+            row = until
 
     def _chunk(self, chunk: int) -> Array:
         if self._held is None or self._held[0] != chunk:

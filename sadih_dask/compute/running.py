@@ -140,3 +140,11 @@ def default_workers() -> int:
     from dask.system import CPU_COUNT
 
     return int(dask.config.get("num_workers", None) or CPU_COUNT)
+
+
+def total_threads(local: bool = False) -> int:
+    """Threads that tasks can run on now, in all processes."""
+    client = None if local else current_client()
+    if client is None:
+        return default_workers()
+    return max(1, sum(client.nthreads().values()))

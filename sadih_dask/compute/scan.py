@@ -15,13 +15,13 @@ from dask.highlevelgraph import HighLevelGraph
 
 from sadih_dask.arrays import Array
 from sadih_dask.compute.rows import LazyRows, ReadableRows, Rows
-from sadih_dask.compute.running import Progress, run, share, unique_name
+from sadih_dask.compute.running import Progress, run, share, total_threads, unique_name
 from sadih_dask.errors import InputError
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.statistics import MERGE_FAN_IN, Statistics, merge_in_order
 
-MANY_BLOCKS = 512
-"""From this number of blocks on, a task takes as many as one node of the tree folds."""
+TAIL_NODES = 2
+"""Nodes of the tree, for every thread, whose blocks are tasks of their own."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,14 @@ class Reduction:
     n_classes: int | None
     anchor_map: AnchorMap | None
 
-    def of_block(self, features: Array, labels: Array, first_row: int) -> Statistics:
+    def of_block(
+        self, features: Array, labels: Array, first_row: int, *, overwrite: bool = False
+    ) -> Statistics:
         """Statistics of one block."""
-        mapped = features if self.anchor_map is None else self.anchor_map(features)
-        return Statistics.of_block(mapped, labels, self.n_classes, first_row)
+        if self.anchor_map is not None:
+            # A product of the same numbers in another memory layout has other last bits.
+            features, overwrite = self.anchor_map(np.ascontiguousarray(features)), True
+        return Statistics.of_block(features, labels, self.n_classes, first_row, overwrite=overwrite)
 
 
 def scan(rows: Rows, reduction: Reduction, progress: Progress | None = None) -> Statistics:
@@ -56,14 +60,31 @@ def scan(rows: Rows, reduction: Reduction, progress: Progress | None = None) -> 
 def _range_leaves(
     graph: dict[Any, Any], name: str, shared: str, rows: ReadableRows, block_rows: int
 ) -> list[Any]:
-    """Tasks that read their own rows."""
+    """Tasks that read their own rows.
+
+    A task takes all blocks of one node of the tree: fewer tasks, and merges in place. The last
+    nodes are cut into single blocks, so that all threads come to an end together. A chunk on the
+    border of two tasks is read by both; where chunks are longer than blocks, a node is as large as
+    it must be to hold one.
+    """
     source = unique_name("rows")
     graph[source] = rows
-    step = _blocks_per_task(rows, block_rows) * block_rows
-    for k, start in enumerate(range(0, rows.n_rows, step)):
-        stop = min(start + step, rows.n_rows)
-        graph[name, k] = (_scan_range, source, start, stop, shared)
-    return [(name, k) for k in range(-(-rows.n_rows // step))]
+    node = MERGE_FAN_IN * block_rows
+    while node < rows.chunk_rows:
+        node *= MERGE_FAN_IN
+    starts = range(0, rows.n_rows, node)
+    tail = 0 if rows.chunk_rows > block_rows else TAIL_NODES * total_threads(rows.local)
+    nodes = []
+    for k, start in enumerate(starts):
+        stop = min(start + node, rows.n_rows)
+        step = block_rows if k >= len(starts) - tail else node
+        parts = []
+        for row in range(start, stop, step):
+            key = (name, row // block_rows)
+            graph[key] = (_scan_range, source, row, min(row + step, stop), shared)
+            parts.append(key)
+        nodes.append(_chain(graph, parts))
+    return nodes
 
 
 def _array_leaves(
@@ -81,43 +102,37 @@ def _array_leaves(
     return leaves
 
 
-def _blocks_per_task(rows: ReadableRows, block_rows: int) -> int:
-    """One block a task, or a whole node of the tree: fewer tasks, and no chunk read twice."""
-    many = rows.n_rows > MANY_BLOCKS * block_rows
-    return MERGE_FAN_IN if many or rows.chunk_rows > block_rows else 1
-
-
 def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: Reduction) -> Statistics:
     """Statistics of consecutive blocks, folded from the left."""
     features = rows.blocks("features", start, stop, reduction.block_rows)
     labels = rows.blocks("labels", start, stop, reduction.block_rows)
-    return merge_in_order(
-        reduction.of_block(x, y, row) for (row, x), (_, y) in zip(features, labels, strict=True)
+    blocks = (
+        reduction.of_block(x, y, row, overwrite=rows.owned)
+        for (row, x), (_, y) in zip(features, labels, strict=True)
     )
+    return merge_in_order(blocks, overwrite=True)
 
 
 def _scan_block(features: Array, labels: Array, first_row: int, reduction: Reduction) -> Statistics:
     return reduction.of_block(np.asarray(features), np.asarray(labels), first_row)
 
 
-def _fold(graph: dict[Any, Any], leaves: list[Any]) -> Any:
-    """Add the tree of merges and return its root.
-
-    A leaf is one block, or all blocks of one node. Each node is a chain of binary merges, so that
-    a partial result is merged and let go as soon as it is there.
-    """
-    name = unique_name("merge")
-    nodes = leaves
-    level = 0
+def _fold(graph: dict[Any, Any], nodes: list[Any]) -> Any:
+    """Add the tree of merges above blocks, or above nodes of equal level, and return its root."""
     while len(nodes) > 1:
-        above = []
-        for start in range(0, len(nodes), MERGE_FAN_IN):
-            held = nodes[start]
-            for k, part in enumerate(nodes[start + 1 : start + MERGE_FAN_IN], start + 1):
-                key = (name, level, k)
-                graph[key] = (Statistics.merge, held, part)
-                held = key
-            above.append(held)
-        nodes = above
-        level += 1
+        starts = range(0, len(nodes), MERGE_FAN_IN)
+        nodes = [_chain(graph, nodes[start : start + MERGE_FAN_IN]) for start in starts]
     return nodes[0]
+
+
+def _chain(graph: dict[Any, Any], parts: list[Any]) -> Any:
+    """Add one node of the tree: binary merges from the left.
+
+    So a partial result is merged and let go as soon as it is there.
+    """
+    held = parts[0]
+    for part in parts[1:]:
+        key = unique_name("merge")
+        graph[key] = (Statistics.merge, held, part)
+        held = key
+    return held

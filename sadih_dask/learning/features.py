@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sadih_dask.arrays import Array, Floats, Ints
+from sadih_dask.errors import NonFiniteError
 from sadih_dask.learning.statistics import compute_dtype
 
 WIDTH = 0.6
@@ -44,11 +45,16 @@ class AnchorMap:
         anchors wide. With fewer rows than anchors every row becomes one.
         """
         rows = sample.astype(np.float64)
-        centre = rows.mean(axis=0)
-        rows -= centre
-        anchors = rows[np.sort(rng.permutation(len(rows))[:n_anchors])]
-        if sigma is None:
-            sigma = WIDTH * float(np.sqrt(_squared_distances(rows, anchors)).mean())
+        with np.errstate(over="ignore", invalid="ignore"):
+            centre = rows.mean(axis=0)
+            rows -= centre
+            anchors = rows[np.sort(rng.permutation(len(rows))[:n_anchors])]
+            if sigma is None:
+                sigma = WIDTH * float(np.sqrt(_squared_distances(rows, anchors)).mean())
+        if not np.isfinite(sigma) or not np.isfinite(centre).all():
+            raise NonFiniteError(
+                "features are so large that the squares of their distances overflow; rescale them"
+            )
         # Identical rows are at distance zero; any width then gives the same constant features.
         return cls(anchors, centre, sigma if sigma > 0 else 1.0)
 

@@ -20,7 +20,9 @@ from sadih_dask.learning.labels import LabelGroups
 SimilarityKind = Literal["shared-label", "cosine"]
 
 BLOCK_BYTES = 64 * 2**20
-"""Memory for one dense block of rows of S."""
+"""Size of a dense block of rows of S, were it formed whole."""
+COLUMNS = 4096
+"""Columns of a block that are formed at a time, so that they stay in cache; a multiple of 8."""
 
 
 class Similarity(Protocol):
@@ -83,16 +85,15 @@ class SharedLabel:
         np.bitwise_or.at(bits, (label, group >> 3), (1 << (group & 7)).astype(np.uint8))
         return bits
 
-    def shares(self, start: int, stop: int) -> Floats:
-        """Rows ``start`` to ``stop`` of [G^T G > 0] as 0.0 and 1.0."""
+    def _sharing(self, start: int, stop: int) -> Bytes:
+        """Rows ``start`` to ``stop`` of [G^T G > 0] as bits, (rows, g/8)."""
         indptr, indices, carriers = self.groups.indptr, self.groups.indices, self._carriers
         bits = np.empty((stop - start, carriers.shape[1]), np.uint8)
         # One group at a time stays in cache: `reduceat` over the block is up to 100 times slower.
         for row, group in enumerate(range(start, stop)):
             labels = indices[indptr[group] : indptr[group + 1]]
             np.bitwise_or.reduce(carriers[labels], axis=0, out=bits[row])
-        flags = np.unpackbits(bits, axis=1, count=self.groups.n_groups, bitorder="little")
-        return flags.astype(np.float64)
+        return bits
 
     def blocks(self) -> list[tuple[int, int]]:
         """Ranges of rows of S that are formed together; they depend on g alone."""
@@ -102,7 +103,14 @@ class SharedLabel:
 
     def sum_sharing(self, m: Floats, start: int, stop: int) -> Floats:
         """Columns ``start`` to ``stop`` of M [G^T G > 0]; symmetric, so they come from its rows."""
-        return m @ self.shares(start, stop).T
+        g, bits = self.groups.n_groups, self._sharing(start, stop)
+        total = np.zeros((len(m), stop - start))
+        for left in range(0, g, COLUMNS):
+            right = min(left + COLUMNS, g)
+            part = bits[:, left // 8 : -(-right // 8)]
+            flags = np.unpackbits(part, axis=1, count=right - left, bitorder="little")
+            total += m[:, left:right] @ flags.astype(np.float64).T
+        return total
 
     def sum_all_sharing(self, m: Floats) -> Floats:
         """M [G^T G > 0], block by block."""

@@ -19,6 +19,8 @@ TEMPERATURE = 0.8
 PREDICTABILITY = (0.4, 0.2, 0.8)
 """Weights of the explained variance against the separation, taken in turn by restarts."""
 MAX_SWEEPS = 20
+SPECTRUM = 1e-6
+"""What is below this fraction of the largest in the embedding is rounding error."""
 ROTATIONS = 30
 """Iterations that align the spectral embedding with the corners of the cube."""
 
@@ -45,12 +47,17 @@ def spectral_codes(problem: Problem, rng: np.random.Generator) -> Floats:
         basis = np.linalg.qr(predicted.T).Q.T
         Z = problem.S.apply(problem.whiten(basis, transposed=True) @ problem.XG) * root
         _, values, Z = la.svd(Z, full_matrices=False, check_finite=False)
-    k = min(l, width)
+    k = max(1, min(l, int(np.sum(values > SPECTRUM * values[0]))))
     E = (values[:k, None] * Z[:k]) / root
-    R = np.linalg.qr(rng.standard_normal((l, l))).Q[:, :k]
+    # Random codes, not a random rotation: singular vectors change sign at a rounding error, and
+    # what follows from codes does not depend on their signs. A group that shares a label with all
+    # others has no place in the embedding; there the random bits stay.
+    B = np.where(rng.random((l, len(problem.N))) < 0.5, 1.0, -1.0)
     for _ in range(ROTATIONS):
-        R = polar((np.where(R @ E >= 0.0, 1.0, -1.0) * problem.N) @ E.T)
-    return np.where(R @ E >= 0.0, 1.0, -1.0)
+        value = polar((B * problem.N) @ E.T) @ E
+        settled = np.abs(value) > SPECTRUM * np.abs(value).max()
+        B = np.where(settled, np.sign(value), B)
+    return B
 
 
 def separated_codes(

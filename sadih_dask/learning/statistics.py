@@ -14,10 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+from scipy.linalg.blas import dger
 
 from sadih_dask.arrays import Array, Floats, Ints
 from sadih_dask.errors import DtypeError, InputError, LabelError, NonFiniteError
+from sadih_dask.learning.centring import (
+    choose_shift,
+    is_far,
+    representable,
+    shift_rows,
+    sums_by_group,
+)
 from sadih_dask.learning.labels import LabelGroups, group_rows
 
 MERGE_FAN_IN = 8
@@ -43,11 +50,18 @@ class Statistics:
 
     @classmethod
     def of_block(
-        cls, features: Array, labels: Any, n_classes: int | None = None, first_row: int = 0
+        cls,
+        features: Array,
+        labels: Any,
+        n_classes: int | None = None,
+        first_row: int = 0,
+        *,
+        overwrite: bool = False,
     ) -> Statistics:
         """Compute the statistics of one block of rows; O(rows d^2).
 
-        ``first_row`` is the block's place in the whole collection, for error messages.
+        ``first_row`` is the block's place in the whole collection, for error messages. With
+        ``overwrite`` the features may be centred where they are.
         """
         if features.ndim != 2 or len(features) == 0:
             raise InputError(
@@ -59,18 +73,26 @@ class Statistics:
                 f"{len(features)} rows of features but {len(ids)} rows of labels; "
                 "both must describe the same rows"
             )
+        n, n_groups = len(features), groups.n_groups
         with np.errstate(over="ignore", invalid="ignore"):
-            centred, shift = _centre(features)
-            sums = _sum_by_group(centred, ids, groups.n_groups)
-            gram = (centred.T @ centred).astype(np.float64)
-        _check_finite(features, sums, gram, first_row)
-        # `centred` is about a rounded mean; the remainder is moved into the mean exactly.
-        n = len(features)
-        counts = np.bincount(ids, minlength=groups.n_groups).astype(np.int64)
-        rest = sums.sum(axis=0) / n
+            shift = choose_shift(features, compute_dtype(features.dtype))
+            centre = shift.astype(np.float64)
+            centred = shift_rows(features, shift, overwrite=overwrite)
+            sums, product = sums_by_group(centred, ids, n_groups), centred.T @ centred
+            rest = sums.sum(axis=0) / n
+            if is_far(rest, shift, np.diagonal(product) / n):  # the sample was unlike the block
+                shift = representable(rest, shift.dtype)
+                centre += shift
+                centred = shift_rows(centred, shift, overwrite=overwrite)
+                sums, product = sums_by_group(centred, ids, n_groups), centred.T @ centred
+                rest = sums.sum(axis=0) / n
+        _check_finite(features, sums, product, first_row)
+        # `centred` is about a point near the mean; the remainder is moved into the mean exactly.
+        counts = np.bincount(ids, minlength=n_groups).astype(np.int64)
         sums -= counts[:, None] * rest
-        gram -= n * np.outer(rest, rest)
-        return cls(groups, counts, shift + rest, sums, gram)
+        gram = product.astype(np.float64, order="C", copy=False)
+        _add_outer(gram, rest, -n * rest)
+        return cls(groups, counts, centre + rest, sums, gram)
 
     @property
     def n_samples(self) -> int:
@@ -111,10 +133,11 @@ class Statistics:
         """Gram matrix of the centred, unit-variance features, (d, d)."""
         return self.gram / self.scale / self.scale[:, None]
 
-    def merge(self, other: Statistics) -> Statistics:
+    def merge(self, other: Statistics, *, overwrite: bool = False) -> Statistics:
         """Cover the rows of both: Chan's update about the common mean; O(d^2 + g d).
 
-        Classes are numbered alike in both; one may know more of them than the other.
+        Classes are numbered alike in both; one may know more of them than the other. With
+        ``overwrite`` the result takes the place of these statistics, which are void after it.
         """
         _check_width(self, other)
         n_classes = max(self.groups.n_classes, other.groups.n_classes)
@@ -128,8 +151,8 @@ class Statistics:
         sums = np.zeros((groups.n_groups, len(mean)))
         sums[mine] += self.sums + self.counts[:, None] * (self.mean - mean)
         sums[theirs] += other.sums + other.counts[:, None] * (other.mean - mean)
-        gram = self.gram + other.gram
-        gram += np.outer(step, step * (n_a * n_b / (n_a + n_b)))
+        gram = np.add(self.gram, other.gram, out=self.gram if overwrite else None)
+        _add_outer(gram, step, step * (n_a * n_b / (n_a + n_b)))
         return Statistics(groups, counts, mean, sums, gram)
 
     def without(self, other: Statistics) -> Statistics:
@@ -173,40 +196,38 @@ def canonical_blocks(n_samples: int, block_rows: int) -> Iterator[slice]:
         yield slice(start, min(start + block_rows, n_samples))
 
 
-def merge_in_order(parts: Iterable[Statistics]) -> Statistics:
+def merge_in_order(parts: Iterable[Statistics], *, overwrite: bool = False) -> Statistics:
     """Merge partial statistics through a tree whose shape depends on their number alone.
 
     The first ``MERGE_FAN_IN`` parts are folded from the left into one, so are the next, and so on;
     the results are folded likewise until one is left. Any scheduler that folds the same way gets
-    the same bits. Holds one partial result per level of the tree.
+    the same bits. Holds one partial result per level of the tree. With ``overwrite`` the parts are
+    void after it.
     """
-    levels: list[tuple[Statistics, int]] = []
+
+    def merge(a: Statistics, b: Statistics) -> Statistics:
+        return a.merge(b, overwrite=True) if overwrite else a.merge(b)
+
+    levels: list[tuple[Statistics, int]] = []  # of every level the node so far, and its parts
     for part in parts:
-        _push(levels, 0, part)
+        node, k = part, 0
+        while k < len(levels):
+            held, count = levels[k]
+            node, count = (merge(held, node), count + 1) if count else (node, 1)
+            levels[k] = (node, count % MERGE_FAN_IN)
+            if count < MERGE_FAN_IN:
+                break
+            k += 1
+        else:
+            levels.append((node, 1))
     if not levels:
         raise InputError("there are no rows to learn from")
     total: Statistics | None = None
-    for k in range(len(levels)):  # unfinished nodes, the lowest level first
-        held, count = levels[k]
-        if total is not None:
-            held = held.merge(total) if count else total
-            count += 1
-        total = held if count else total
+    for held, count in levels:  # unfinished nodes, the lowest level first
+        if count:
+            total = held if total is None else merge(held, total)
     assert total is not None  # noqa: S101 - at least one part was pushed
     return total
-
-
-def _push(levels: list[tuple[Statistics, int]], k: int, part: Statistics) -> None:
-    if k == len(levels):
-        levels.append((part, 1))
-        return
-    held, count = levels[k]
-    node, count = (held.merge(part), count + 1) if count else (part, 1)
-    if count == MERGE_FAN_IN:
-        levels[k] = (node, 0)
-        _push(levels, k + 1, node)
-    else:
-        levels[k] = (node, count)
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -220,28 +241,9 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32 if small else np.float64)
 
 
-def _centre(features: Array) -> tuple[Array, Floats]:
-    """Rows about their mean, the mean rounded to the working precision.
-
-    Subtracting a *representable* number close to the values is exact or nearly so, which is what
-    keeps float32 products accurate for features with a large mean.
-    """
-    work = compute_dtype(features.dtype)
-    shift = features.mean(axis=0, dtype=np.float64).astype(work)
-    return np.subtract(features, shift, dtype=work), shift.astype(np.float64)
-
-
-def _sum_by_group(values: Array, ids: Ints, n_groups: int) -> Floats:
-    """Sum rows by group in float64, (g, d); a few columns at a time, to convert few at a time.
-
-    In float32 a long sum of equal terms drifts by far more than one rounding.
-    """
-    n, d = values.shape
-    members = sp.csr_array((np.ones(n), ids, np.arange(n + 1)), shape=(n, n_groups)).T
-    sums = np.empty((n_groups, d))
-    for start in range(0, d, 64):
-        sums[:, start : start + 64] = members @ values[:, start : start + 64]
-    return sums
+def _add_outer(matrix: Floats, u: Floats, v: Floats) -> None:
+    """Add u v^T to a C-contiguous matrix, in place: BLAS needs no memory for the product."""
+    dger(1.0, v, u, a=matrix.T, overwrite_a=1)
 
 
 def check_finite(features: Array, first_row: int = 0, name: str = "features") -> None:
@@ -255,7 +257,7 @@ def check_finite(features: Array, first_row: int = 0, name: str = "features") ->
     )
 
 
-def _check_finite(features: Array, sums: Floats, gram: Floats, first_row: int) -> None:
+def _check_finite(features: Array, sums: Floats, gram: Array, first_row: int) -> None:
     # NaN and infinity spread into the sums, so the data need no second look in the usual case.
     if np.isfinite(sums).all() and np.isfinite(np.diagonal(gram)).all():
         return

@@ -7,17 +7,21 @@ add up, which makes evaluation a reduction over a database of any size, without 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sadih_dask.arrays import Array, Bytes, Floats, Ints
-from sadih_dask.errors import LabelError
+from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.labels import LabelGroups
-from sadih_dask.retrieval.hamming import distances
+from sadih_dask.retrieval.codes import check_packed
+from sadih_dask.retrieval.hamming import check_widths, columns, distances, words
 
 BLOCK_PAIRS = 2**22
-"""Query-item pairs looked at together."""
+"""Query-item pairs looked at together in NumPy."""
+FEW_PAIRS = 2**24
+"""Up to so many pairs NumPy is done before the compiled loops are loaded (a second, 100 MiB)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +35,17 @@ class Histograms:
         """Add the counts of another part of the database."""
         return Histograms(self.relevant + other.relevant, self.total + other.total)
 
+    @classmethod
+    def stack(cls, parts: Sequence[Histograms]) -> Histograms:
+        """Histograms of several sets of queries, one behind the other."""
+        return cls(
+            np.concatenate([part.relevant for part in parts]),
+            np.concatenate([part.total for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.total)
+
 
 def hamming_histograms(
     queries: Bytes,
@@ -39,32 +54,92 @@ def hamming_histograms(
     database_groups: tuple[LabelGroups, Ints],
     n_bits: int,
     counts: Ints | None = None,
+    *,
+    compiled: bool | None = None,
 ) -> Histograms:
     """Count database items by Hamming distance and relevance for every query.
 
     Groups come as a table of label sets and the set of each row; an item is relevant to a query
     when their label sets share a label. ``counts`` says how many items each database row stands
     for: with the codes and counts of label groups as the database the cost is queries x groups,
-    whatever the size of the collection.
+    whatever the size of the collection. ``compiled`` chooses compiled loops or NumPy; by default
+    what is done sooner if this is the only call.
     """
     _check_rows(queries, query_groups, "queries")
     _check_rows(database, database_groups, "the database")
+    check_widths(queries, database)
+    check_packed(queries, n_bits, "queries")
+    if counts is not None and len(counts) != len(database):
+        raise InputError(f"{len(counts)} counts were given for {len(database)} database rows")
+    if compiled is None:
+        compiled = len(queries) * len(database) > FEW_PAIRS
+    count = _count_compiled if compiled else _count_in_numpy
+    counted = count(queries, query_groups, database, database_groups, counts)
+    if counted.total[:, n_bits + 1 :].any():
+        raise InputError(
+            f"codes differ in more than their {n_bits} bits; the spare bits of the last byte must "
+            "be zero. Pack bits with sadih_dask.retrieval.codes.pack"
+        )
+    return Histograms(counted.relevant[:, : n_bits + 1], counted.total[:, : n_bits + 1])
+
+
+def _count_compiled(
+    queries: Bytes,
+    query_groups: tuple[LabelGroups, Ints],
+    database: Bytes,
+    database_groups: tuple[LabelGroups, Ints],
+    counts: Ints | None,
+) -> Histograms:
+    """Count for all distances that the bytes allow."""
+    from sadih_dask.retrieval.kernels import histogram_kernel, tile_buffer
+
+    order = np.argsort(query_groups[1], kind="stable")
+    prepared = np.ascontiguousarray(words(queries)[order])
+    relevant = np.zeros((len(queries), 64 * prepared.shape[1] + 1), np.int64)
+    total = np.zeros_like(relevant)
+    sets, ids = database_groups
+    holders = sets.matrix.tocsc()
+    histogram_kernel(
+        prepared,
+        _int64(query_groups[1][order]),
+        (_int64(query_groups[0].indptr), _int64(query_groups[0].indices)),
+        columns(database),
+        ids.astype(np.uint32),
+        (_int64(holders.indptr), _int64(holders.indices)),
+        np.zeros(sets.n_groups, np.uint8),
+        np.zeros(0, np.int64) if counts is None else _int64(counts),
+        relevant,
+        total,
+        tile_buffer(prepared.shape[1]),
+    )
+    back = np.argsort(order, kind="stable")
+    return Histograms(relevant[back], total[back])
+
+
+def _int64(values: Array) -> Ints:
+    return np.ascontiguousarray(values, np.int64)
+
+
+def _count_in_numpy(
+    queries: Bytes,
+    query_groups: tuple[LabelGroups, Ints],
+    database: Bytes,
+    database_groups: tuple[LabelGroups, Ints],
+    counts: Ints | None,
+) -> Histograms:
+    """Count for all distances that the bytes allow."""
     weights = None if counts is None else counts.astype(np.float64)
-    relevant = np.zeros((len(queries), n_bits + 1), np.int64)
+    bins = 8 * queries.shape[1] + 1
+    relevant = np.zeros((len(queries), bins), np.int64)
     total = np.zeros_like(relevant)
     rows = max(1, BLOCK_PAIRS // max(len(database), 1))
     for start in range(0, len(queries), rows):
         part = slice(start, start + rows)
         distance = distances(queries[part], database)
         shares = _share_labels(query_groups, part, database_groups)
-        total[part] = _count(distance, weights, n_bits)
-        relevant[part] = _count(distance, shares if weights is None else shares * weights, n_bits)
+        total[part] = _bin(distance, weights, bins)
+        relevant[part] = _bin(distance, shares if weights is None else shares * weights, bins)
     return Histograms(relevant, total)
-
-
-def _check_rows(codes: Bytes, groups: tuple[LabelGroups, Ints], name: str) -> None:
-    if len(codes) != len(groups[1]):
-        raise LabelError(f"{name} hold {len(codes)} codes but {len(groups[1])} rows of labels")
 
 
 def _share_labels(
@@ -73,14 +148,26 @@ def _share_labels(
     """1.0 where a query of this part and a database row share a label, (q, n)."""
     (query_sets, query_ids), (database_sets, database_ids) = query_groups, database_groups
     present, local = np.unique(query_ids[part], return_inverse=True)
-    common = (query_sets.matrix[present] @ database_sets.matrix.T).toarray() > 0
+    classes = max(query_sets.n_classes, database_sets.n_classes)
+    query_table = query_sets.widen(classes).matrix[present]
+    common = (query_table @ database_sets.widen(classes).matrix.T).toarray() > 0
     return common[local.reshape(-1)][:, database_ids].astype(np.float64)
 
 
-def _count(distance: Ints, weights: Array | None, n_bits: int) -> Ints:
-    bins = n_bits + 1
+def _bin(distance: Ints, weights: Array | None, bins: int) -> Ints:
     keys = distance + np.arange(len(distance))[:, None] * bins
     flat = None if weights is None else np.broadcast_to(weights, distance.shape).reshape(-1)
     counted = np.bincount(keys.reshape(-1), flat, minlength=len(distance) * bins)
     # Weighted counts are sums of integers in float64: exact below 2^53 items.
     return np.rint(counted).astype(np.int64).reshape(len(distance), bins)
+
+
+def _check_rows(codes: Bytes, groups: tuple[LabelGroups, Ints], name: str) -> None:
+    sets, ids = groups
+    if len(codes) != len(ids):
+        raise LabelError(f"{name} hold {len(codes)} codes but {len(ids)} rows of labels")
+    if len(ids) and not 0 <= ids.min() <= ids.max() < len(sets):
+        raise LabelError(
+            f"label groups of {name} are numbered {ids.min()} to {ids.max()}, but the table has "
+            f"{len(sets)} groups"
+        )

@@ -2,51 +2,156 @@
 
 **The tie rule.** Items at equal Hamming distance have no order, so every metric here is its
 expected value over a uniformly random order within each distance. Results therefore do not depend
-on the order of rows. Queries without any relevant item have no average precision and are left out
-of the mean.
+on the order of rows.
+
+**Letters.** A *tie* is the items at one distance: t of them, r relevant, behind T items with R
+relevant at smaller distances. In a random order each of its places holds a relevant item with
+probability r/t, and behind a relevant item at place j the j - 1 places before it hold
+(j - 1)(r - 1)/(t - 1) relevant ones on average.
+
+**Who is counted.** Functions return one value a query. A query without any relevant item has no
+average precision, recall or NDCG: NaN, left out of means. Its precision is zero and counts. A
+cutoff beyond the database is the whole database.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import digamma
 
 from sadih_dask.arrays import Floats
+from sadih_dask.errors import InputError
 from sadih_dask.retrieval.histograms import Histograms
 
 
-def average_precision(histograms: Histograms) -> Floats:
-    """Expected average precision of each query over the whole ranking, NaN without relevant items.
+@dataclass(frozen=True, eq=False)
+class Ties:
+    """The ties of every query, (q, n_bits + 1), as floats: r and t in each, R and T before."""
 
-    In a tie of t items, r of them relevant, behind T items with R relevant, the j-th place holds a
-    relevant item with probability r/t, and the precision there is then
-    (R + 1 + (j - 1)(r - 1)/(t - 1)) / (T + j). The sum over j has a closed form in harmonic
-    numbers, so the cost does not depend on the size of the database.
+    r: Floats
+    t: Floats
+    R: Floats
+    T: Floats
+
+    @classmethod
+    def of(cls, histograms: Histograms) -> Ties:
+        """Read the ties off histograms."""
+        r = histograms.relevant.astype(np.float64)
+        t = histograms.total.astype(np.float64)
+        return cls(r, t, np.cumsum(r, axis=1) - r, np.cumsum(t, axis=1) - t)
+
+    @property
+    def density(self) -> Floats:
+        """r/t, zero for an empty tie."""
+        return self.r / np.maximum(self.t, 1)
+
+    def taken(self, k: float | None) -> Floats:
+        """How many places of each tie are among the first ``k``."""
+        return self.t if k is None else np.clip(k - self.T, 0, self.t)
+
+    @property
+    def relevant(self) -> Floats:
+        """Relevant items of each query in the whole database."""
+        return self.r.sum(axis=1)
+
+    @property
+    def items(self) -> Floats:
+        """Items in the database, for each query."""
+        return self.t.sum(axis=1)
+
+
+def average_precision(histograms: Histograms, k: int | None = None) -> Floats:
+    """Expected average precision over the whole ranking, or AP@k over the first ``k`` places.
+
+    AP@k is the sum of the precisions at relevant items among the first k, divided by the smaller of
+    k and the number of relevant items, so that a perfect ranking has 1.
+
+    Place j of a tie adds (r/t) (R + 1 + (j - 1) s) / (T + j) with s = (r - 1)/(t - 1). Written as
+    s + (R + 1 - s (T + 1)) / (T + j), the sum over its first m places is
+    s m + (R + 1 - s (T + 1)) (H(T + m) - H(T)), H the harmonic numbers: the cost does not depend
+    on the size of the database.
     """
-    r = histograms.relevant.astype(np.float64)
-    t = histograms.total.astype(np.float64)
-    R = np.cumsum(r, axis=1) - r
-    T = np.cumsum(t, axis=1) - t
-    slope = np.where(t > 1, (r - 1) / np.maximum(t - 1, 1), 0.0)
-    harmonic = digamma(T + t + 1) - digamma(T + 1)
-    places = slope * t + (R + 1 - slope * (T + 1)) * harmonic
-    gained = np.where(t > 0, r / np.maximum(t, 1) * places, 0.0).sum(axis=1)
-    relevant = r.sum(axis=1)
-    return np.where(relevant > 0, gained / np.maximum(relevant, 1), np.nan)
+    ties = Ties.of(histograms)
+    slope = np.where(ties.t > 1, (ties.r - 1) / np.maximum(ties.t - 1, 1), 0.0)
+    m = ties.taken(_cutoff(k))
+    harmonic = digamma(ties.T + m + 1) - digamma(ties.T + 1)
+    places = slope * m + (ties.R + 1 - slope * (ties.T + 1)) * harmonic
+    gained = (ties.density * places).sum(axis=1)
+    best = ties.relevant if k is None else np.minimum(ties.relevant, k)
+    return _ratio(gained, best)
 
 
-def mean_average_precision(histograms: Histograms) -> float:
+def mean_average_precision(histograms: Histograms, k: int | None = None) -> float:
     """Mean of :func:`average_precision` over the queries that have a relevant item."""
-    values = average_precision(histograms)
+    return mean_of_known(average_precision(histograms, k))
+
+
+def precision_at(histograms: Histograms, k: int) -> Floats:
+    """Expected precision of each query's first ``k`` items (of all, if there are fewer).
+
+    The first m places of a tie hold m r/t relevant items on average.
+    """
+    ties = Ties.of(histograms)
+    return np.asarray(expected_hits(ties, k) / np.maximum(np.minimum(k, ties.items), 1))
+
+
+def recall_at(histograms: Histograms, k: int) -> Floats:
+    """Expected share of each query's relevant items that is among its first ``k``."""
+    ties = Ties.of(histograms)
+    return _ratio(expected_hits(ties, k), ties.relevant)
+
+
+def ndcg_at(histograms: Histograms, k: int) -> Floats:
+    """Expected normalised discounted cumulative gain of the first ``k``, relevance 0 or 1.
+
+    A relevant item at place j of the ranking gains 1/log2(j + 1). With G the running sum of these,
+    a tie adds (r/t) (G(T + m) - G(T)) for its m places among the first k. The ideal ranking gains
+    G(min(k, relevant)). Takes memory for k numbers.
+    """
+    ties = Ties.of(histograms)
+    k = int(min(_cutoff(k) or 0, ties.items.max(initial=0)))
+    gains = np.concatenate([np.zeros(1), np.cumsum(1 / np.log2(np.arange(k) + 2.0))])
+    first = np.minimum(ties.T, k).astype(np.int64)
+    last = np.minimum(ties.T + ties.t, k).astype(np.int64)
+    gained = (ties.density * (gains[last] - gains[first])).sum(axis=1)
+    return _ratio(gained, gains[np.minimum(ties.relevant, k).astype(np.int64)])
+
+
+def precision_within(histograms: Histograms, radius: int) -> Floats:
+    """Precision of all items within a Hamming radius; no ties are cut, so nothing is random.
+
+    A query with nothing within the radius has precision 0, as is usual for look-ups in a hash
+    table: a code length that leaves buckets empty is not rewarded for it. :func:`found_within`
+    tells these queries apart.
+    """
+    hits = histograms.relevant[:, : radius + 1].sum(axis=1)
+    return np.asarray(hits / np.maximum(histograms.total[:, : radius + 1].sum(axis=1), 1))
+
+
+def found_within(histograms: Histograms, radius: int) -> Floats:
+    """Number of items within a Hamming radius of each query."""
+    return histograms.total[:, : radius + 1].sum(axis=1).astype(np.float64)
+
+
+def expected_hits(ties: Ties, k: float) -> Floats:
+    """Expected number of relevant items among the first ``k``."""
+    return (ties.density * ties.taken(k)).sum(axis=1)
+
+
+def mean_of_known(values: Floats) -> float:
+    """Mean over the queries that have a value, NaN if none has."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")
 
 
-def precision_at(histograms: Histograms, k: int) -> Floats:
-    """Expected precision of each query's first ``k`` items (of all, if there are fewer)."""
-    r = histograms.relevant.astype(np.float64)
-    t = histograms.total.astype(np.float64)
-    before = np.cumsum(t, axis=1) - t
-    taken = np.clip(k - before, 0, t)
-    hits = (r * taken / np.maximum(t, 1)).sum(axis=1)
-    return np.asarray(hits / np.maximum(np.minimum(k, t.sum(axis=1)), 1))
+def _ratio(values: Floats, whole: Floats) -> Floats:
+    """Quotient, NaN where there is nothing to divide by."""
+    return np.where(whole > 0, values / np.where(whole > 0, whole, 1.0), np.nan)
+
+
+def _cutoff(k: int | None) -> int | None:
+    if k is not None and k < 1:
+        raise InputError(f"k is {k}; a ranking is cut behind its first item at the earliest")
+    return k

@@ -102,17 +102,20 @@ class CodeStore(CommittedGroup):
         chunk_rows: int | None = None,
         shard_rows: int | None = None,
         compression: str | None = None,
+        properties: Mapping[str, Any] | None = None,
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> CodeWriter:
         """Begin a store of `n_rows` codes that many processes fill, or go on with one.
 
-        `model` is the fingerprint of the model that the codes come from.
+        `model` is the fingerprint of the model that the codes come from. `properties` are further
+        attributes, which JSON can hold; they are part of the plan.
         """
         if not 1 <= n_bits <= MAX_BITS:
             raise InputError(f"n_bits must be between 1 and {MAX_BITS}, got {n_bits}")
         columns: dict[str, tuple[str, tuple[int, ...]]] = {"codes": ("uint8", (-(-n_bits // 8),))}
-        properties: dict[str, Any] = {"n_bits": int(n_bits), "model": str(model), "source": source}
+        own = {"n_bits": int(n_bits), "model": str(model), "source": source}
+        properties = {**(properties or {}), **own}
         if id_dtype is not None:
             properties["ids"], stored, row_shape = row_ids.declared(id_dtype)
             columns["ids"] = (stored, row_shape)

@@ -133,6 +133,7 @@ class FeatureStore(CommittedGroup):
         chunk_rows: int | None = None,
         shard_rows: int | None = None,
         compression: str | None = None,
+        properties: Mapping[str, Any] | None = None,
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> FeatureWriter:
@@ -140,10 +141,11 @@ class FeatureStore(CommittedGroup):
 
         `n_labels` makes the labels rows of 0 and 1; `label_dtype=None` leaves labels out.
         `id_dtype` is "int64", or "S" or "U" with a length in bytes. Send the writer to workers,
-        let them `write` the blocks that are `missing`, then `finalise` here.
+        let them `write` the blocks that are `missing`, then `finalise` here. `properties` are
+        further attributes, which JSON can hold; they are part of the plan.
         """
         columns: dict[str, tuple[str, tuple[int, ...]]] = {"features": (dtype, (n_features,))}
-        properties = _properties(class_names, source)
+        properties = {**(properties or {}), **_properties(class_names, source)}
         if n_labels is not None:
             columns["labels"] = ("uint8", (n_labels,))
         elif label_dtype is not None:
@@ -167,19 +169,20 @@ class FeatureStore(CommittedGroup):
         *,
         at: int | None = None,
         class_names: Sequence[str] | None = None,
+        properties: Mapping[str, Any] | None = None,
     ) -> None:
         """Add rows behind the last one, all or none of them, and look at the result from now on.
 
         `at` is the row count that the store is expected to have: a repeated call whose first run
         did commit is then refused with ConflictError and adds nothing twice. `class_names` may
-        continue the list that the store has.
+        continue the list that the store has; `properties` are attributes to add or replace.
         """
         given = _given(features=features, labels=labels, ids=ids, thumbnails=thumbnails)
         n_new = check_lengths(given)
         commit = self._snapshot.commit
-        changed: dict[str, Any] = {}
+        changed: dict[str, Any] = dict(properties or {})
         if class_names is not None:
-            changed = _properties(class_names, self.source)
+            changed |= _properties(class_names, self.source)
             if changed["class_names"][: len(self.class_names)] != list(self.class_names):
                 raise InputError("class_names must begin with those that the store has already")
         self._append(

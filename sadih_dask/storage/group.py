@@ -41,6 +41,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -125,6 +126,11 @@ class CommittedGroup:
     def generation(self) -> int:
         """Return the number of the commit."""
         return self._snapshot.commit.generation
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """Return the attributes of the store beside those that every store has."""
+        return MappingProxyType(self._snapshot.commit.properties)
 
     @property
     def nbytes(self) -> int:

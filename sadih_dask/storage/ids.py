@@ -109,6 +109,7 @@ def _encoding(ids: npt.NDArray[Any]) -> str:
 def _as_bytes(ids: npt.NDArray[Any]) -> npt.NDArray[np.bytes_]:
     if ids.dtype.kind == "S":
         return ids
-    text = ids.astype("U") if ids.dtype.kind == "T" else ids
+    # NumPy does not find the width by itself when it casts text of variable length.
+    text = np.array(ids.tolist(), "U") if ids.dtype.kind == "T" else ids
     encoded: npt.NDArray[np.bytes_] = np.strings.encode(text, "utf-8")
     return encoded

@@ -174,7 +174,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
     groups = LabelGroups(arrays["groups.indptr"], arrays["groups.indices"], len(classes))
     anchor_map = None
     if "anchors" in arrays:
-        anchor_map = AnchorMap(arrays["anchors"], arrays["anchors.centre"], meta["sigma"])
+        anchor_map = AnchorMap(arrays["anchors"], arrays["anchors.centre"], float(meta["sigma"]))
     statistics = None
     if "statistics.gram" in arrays:
         parts = ("counts", "mean", "sums", "gram")
@@ -232,6 +232,7 @@ def _check_shapes(model: Model) -> None:
         expected["mixture"] = (function.mixture.shape, (groups.n_groups, function.n_bits))
     if function.anchor_map is not None:
         expected["anchors"] = (function.anchor_map.anchors.shape, (width, inputs))
+        expected["anchors.centre"] = (function.anchor_map.centre.shape, (inputs,))
     if (known := model.statistics) is not None:
         g = groups.n_groups
         expected["statistics.sums"] = (known.sums.shape, (g, width))
@@ -247,3 +248,5 @@ def _check_shapes(model: Model) -> None:
         model.classes
     ):
         raise ValueError("groups.indices name classes that do not exist")
+    if not model.trace.of_restart(model.trace.best):
+        raise ValueError("the trace does not hold the restart that was kept")

@@ -82,8 +82,17 @@ def _fits(variable: Variable, purpose: Purpose) -> bool:
     return variable.kind != "other" and ndim in (1, 2)
 
 
+def is_named_for(variable: Variable, purpose: Purpose) -> bool:
+    """Tell whether a variable can serve a purpose and has one of the usual names for it."""
+    return _fits(variable, purpose) and _has_usual_name(variable, purpose)
+
+
+def _has_usual_name(variable: Variable, purpose: Purpose) -> bool:
+    return variable.name.rpartition("/")[2].lower() in _NAMES[purpose]
+
+
 def _narrowings(fitting: list[Variable], purpose: Purpose) -> list[list[Variable]]:
-    named = [v for v in fitting if v.name.rpartition("/")[2].lower() in _NAMES[purpose]]
+    named = [v for v in fitting if _has_usual_name(v, purpose)]
     vectors = [v for v in fitting if len(v.shape) == 1 or 1 in v.shape]
     if purpose in ("labels", "ids"):
         # Ids and labels are both vectors, so a name says more than a shape

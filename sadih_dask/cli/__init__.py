@@ -1,0 +1,76 @@
+"""The ``sadih`` command: parse, delegate, translate errors.
+
+One module a command, each with a `command`; it is imported when it is called, so that ``--help``
+does not wait for numerical libraries.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from sadih_dask import __version__
+from sadih_dask.cli.options import Interrupted
+from sadih_dask.cli.words import in_words_of_the_command_line
+from sadih_dask.errors import SadihError
+
+_COMMANDS = {
+    "ingest": "Pour feature files and labels into a store.",
+    "inspect": "Describe a store or a model file.",
+    "verify": "Read a whole store and name every damaged chunk.",
+    "fit": "Learn a model from a store, or bring one up to date.",
+    "encode": "Write the codes of all rows of a store.",
+    "demo": "Hash scikit-learn's handwritten digits and report quality.",
+}
+
+
+class _Commands(click.Group):
+    """Commands that are imported by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        found: click.Command = import_module(f"sadih_dask.cli.{cmd_name}").command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="sadih")
+def commands() -> None:
+    """Learn binary codes whose Hamming distance follows labels."""
+
+
+def main() -> NoReturn:
+    """Run the command line; a wrong input or an unusable file is one line, not a traceback.
+
+    Exit codes: 0 done, 1 bad data or damage, 2 wrong usage, 130 interrupted.
+    """
+    try:
+        code = commands(prog_name="sadih", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except Interrupted as interrupt:
+        _say(f"interrupted. {interrupt}")
+        sys.exit(130)
+    except (click.Abort, KeyboardInterrupt):
+        _say("interrupted before anything was begun.")
+        sys.exit(130)
+    except (SadihError, OSError) as error:
+        _say(in_words_of_the_command_line(str(error)))
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(text: str) -> None:
+    click.echo(f"sadih: {text}", err=True)

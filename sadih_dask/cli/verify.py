@@ -1,0 +1,44 @@
+"""``sadih verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sadih_dask.cli import options
+from sadih_dask.cli.progress import Bar
+
+
+@click.command()
+@options.store
+@click.option("--workers", type=click.IntRange(min=1), help="Threads that read.  [default: 4]")
+@options.quiet
+def command(store: str, workers: int | None, quiet: bool) -> None:
+    """Read all of STORE and name every chunk that is not what was written (exit code 1).
+
+    STORE is a feature store, a code store or a model file.
+    """
+    from sadih_dask.storage.inspect import open_store
+    from sadih_dask.storage.model import read_model
+
+    if Path(store).is_file():
+        read_model(store)
+        click.echo(f"{store}: model file, intact.")
+        return
+    opened = open_store(store)
+    with (
+        options.resumable("Nothing was changed."),
+        Bar("Verifying", unit="chunks", quiet=quiet) as b,
+    ):
+        found = opened.verify(workers=workers, progress=b)
+    for problem in found.problems:
+        click.echo(problem)
+    if not found.ok:
+        damaged = f"{len(found.problems)} of {found.n_chunks} chunks are damaged"
+        click.echo(f"sadih: {found.url}: {damaged}", err=True)
+        raise click.exceptions.Exit(1)
+    click.echo(
+        f"{found.url}: intact. {found.n_rows:,} rows, {found.n_chunks:,} chunks, "
+        f"{found.n_bytes:,} bytes read and compared with their checksums and digests."
+    )

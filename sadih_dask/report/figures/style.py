@@ -1,0 +1,136 @@
+"""One look for all figures: sizes, type, lines, and text that cannot break a figure.
+
+Output is a function of the input alone: fonts come with matplotlib, identifiers are salted with a
+constant, and no date is written.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Literal
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
+
+from sadih_dask.report.palette import GRID, INK, MUTED, PAPER, SERIES
+
+Width = Literal["page", "column"]
+"""The width of a page of two columns, or of one of them (and of a phone)."""
+
+INCHES: dict[Width, float] = {"page": 7.0, "column": 3.5}
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.8)), (0, (5, 1.5, 1, 1.5)), (0, (1.2, 1.4)), (0, (9, 2)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+FONT = "DejaVu Sans"
+LONGEST_NAME = 40
+
+RC: Any = {
+    "font.family": [FONT],
+    "font.size": 8.0,
+    "axes.titlesize": 8.0,
+    "axes.labelsize": 8.0,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 7.5,
+    "text.color": INK.light,
+    "axes.labelcolor": INK.light,
+    "axes.titlecolor": INK.light,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": MUTED.light,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.formatter.use_mathtext": False,
+    "grid.color": GRID.light,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED.light,
+    "ytick.color": MUTED.light,
+    "xtick.labelcolor": INK.light,
+    "ytick.labelcolor": INK.light,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "xtick.major.size": 3.0,
+    "ytick.major.size": 3.0,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 4.2,
+    "lines.markeredgewidth": 1.1,
+    "legend.frameon": False,
+    "legend.handlelength": 2.8,
+    "hatch.linewidth": 0.6,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "svg.fonttype": "path",
+    "svg.hashsalt": "sadih",
+    "pdf.fonttype": 42,
+    "image.interpolation": "none",
+    "image.composite_image": False,
+    # Names are other people's text: a dollar sign in them starts no formula.
+    "text.parse_math": False,
+    "text.usetex": False,
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw and save in this style, whatever the user's own settings are."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(RC)
+        yield
+
+
+def new_figure(width: Width, height: float, *, arranged: bool = True) -> Figure:
+    """Make an empty figure ``height`` inches high; ``arranged`` makes room for its labels."""
+    size = (INCHES[width], height)
+    return Figure(figsize=size, layout="constrained" if arranged else None)
+
+
+def line_style(k: int) -> dict[str, Any]:
+    """Line number ``k``: told apart by colour, by dashes and by markers."""
+    return {
+        "color": SERIES[k % len(SERIES)].light,
+        "linestyle": DASHES[k % len(DASHES)],
+        "marker": MARKERS[k % len(MARKERS)],
+        "markerfacecolor": PAPER.light,
+    }
+
+
+def short_number(value: float, _place: int | None = None) -> str:
+    """Write a tick as 2.4M or 36k: no offset above the axis, no formula."""
+    if value == 0:
+        return "0"
+    if not 1e-3 <= abs(value) < 1e15:
+        return f"{value:.2g}"
+    for power, suffix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if abs(value) >= 10**power:
+            return f"{value / 10**power:.4g}{suffix}"
+    return f"{value:.4g}"
+
+
+def legend_columns(names: list[str], width: Width) -> int:
+    """How many legend entries fit beside each other."""
+    widths = [len(name) * 0.062 + 0.62 for name in names]
+    room = INCHES[width] * 0.96
+    if sum(widths) <= room:
+        return max(1, len(names))
+    return max(1, int(room / max(widths)))
+
+
+@cache
+def _known_characters() -> frozenset[int]:
+    return frozenset(get_font(findfont(FONT)).get_charmap())
+
+
+def readable(text: str, longest: int = LONGEST_NAME) -> str:
+    """Text as a figure can show it: no control characters, no missing glyphs, not too long."""
+    plain = " ".join(unicodedata.normalize("NFC", str(text)).split())
+    shown = "".join(
+        c if ord(c) in _known_characters() else "\N{REPLACEMENT CHARACTER}" for c in plain
+    )
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"

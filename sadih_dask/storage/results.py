@@ -1,0 +1,110 @@
+"""Search results as files: Parquet, Zarr or NumPy's npz, by the ending of the name.
+
+Parquet has one row for each find, with columns query, rank, id, row and distance. Zarr and npz hold
+the arrays of the result: ``rows``, ``distances`` and ``ids``, (queries, k), or in one dimension
+with ``lims`` for a search within a radius. Text ids are stored by npz and Parquet.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sadih_dask.arrays import Array
+from sadih_dask.errors import ConflictError, InputError
+from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
+
+ENDINGS = (".parquet", ".zarr", ".npz")
+
+
+def write_results(
+    result: Neighbours | WithinRadius,
+    path: str | os.PathLike[str],
+    *,
+    query_ids: Array | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a search result, whole or not at all, and return its path.
+
+    ``query_ids`` name the queries; by default they are their row numbers.
+    """
+    target = Path(path)
+    if target.suffix not in ENDINGS:
+        raise InputError(f"{target} must end in one of {', '.join(ENDINGS)}, which says the format")
+    if not target.parent.is_dir():
+        raise InputError(f"{target.parent} is not a folder; create it first")
+    if target.exists() and not overwrite:
+        raise ConflictError(f"{target} is there already; choose another name or overwrite it")
+    if query_ids is not None and len(query_ids) != len(result):
+        raise InputError(f"{len(query_ids)} query ids were given for {len(result)} queries")
+    partial = target.with_name(f".{target.stem}.{os.getpid()}.partial{target.suffix}")
+    writers = {".parquet": _write_parquet, ".zarr": _write_zarr, ".npz": _write_npz}
+    try:
+        writers[target.suffix](result, partial, query_ids)
+        if target.is_dir():
+            shutil.rmtree(target)
+        partial.replace(target)
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def _arrays(result: Neighbours | WithinRadius, query_ids: Array | None) -> dict[str, Array]:
+    arrays = {"rows": result.rows, "distances": result.distances, "ids": result.ids}
+    if isinstance(result, WithinRadius):
+        arrays |= {"lims": result.lims, "radius": np.asarray(result.radius)}
+    return arrays if query_ids is None else arrays | {"query_ids": np.asarray(query_ids)}
+
+
+def _write_npz(result: Neighbours | WithinRadius, path: Path, query_ids: Array | None) -> None:
+    arrays: dict[str, Any] = {**_arrays(result, query_ids)}
+    np.savez(path, **arrays)
+
+
+def _write_zarr(result: Neighbours | WithinRadius, path: Path, query_ids: Array | None) -> None:
+    import zarr
+
+    arrays = _arrays(result, query_ids)
+    for name, array in arrays.items():
+        if array.dtype.kind not in "iu":
+            raise InputError(
+                f"{name} are text, for which Zarr has no settled type; write .parquet or .npz"
+            )
+    group = zarr.create_group(path)
+    for name, array in arrays.items():
+        group.create_array(name, data=array)
+
+
+def _write_parquet(result: Neighbours | WithinRadius, path: Path, query_ids: Array | None) -> None:
+    try:
+        arrow: Any = importlib.import_module("pyarrow")
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise InputError(
+            "writing Parquet needs pyarrow, which is not installed. "
+            "Install it with: pip install 'sadih-dask[ingest]'"
+        ) from error
+    counts = np.full(len(result), result.k) if isinstance(result, Neighbours) else result.counts
+    query = np.repeat(np.arange(len(result)), counts)
+    first = np.cumsum(counts) - counts
+    named = query if query_ids is None else np.asarray(query_ids)[query]
+    columns = {
+        "query": _column(named),
+        "rank": np.arange(len(query)) - first[query],
+        "id": _column(result.ids.reshape(-1)),
+        "row": result.rows.reshape(-1),
+        "distance": result.distances.reshape(-1),
+    }
+    parquet.write_table(arrow.table(columns), path, compression="zstd")
+
+
+def _column(values: Array) -> Any:
+    """Values as Arrow takes them; fixed-width text becomes a list."""
+    return values.tolist() if values.dtype.kind in "SU" else values

@@ -1,0 +1,396 @@
+"""The command line from files to codes: real files, real processes, killed and damaged ones too."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sadih_dask import SADIH
+from sadih_dask.cli import main
+from sadih_dask.storage import CodeStore, FeatureStore
+
+SADIH_COMMAND = [sys.executable, "-m", "sadih_dask.cli"]
+ENVIRONMENT = {
+    **os.environ,
+    "DASK_SCHEDULER_ADDRESS": "",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONWARNINGS": "default",
+}
+QUICK = ["--bits", "16", "--anchors", "none", "--n-init", "2", "--max-iter", "2"]
+
+
+def begin(*words: object, limit: Callable[[], None] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*SADIH_COMMAND, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        preexec_fn=limit,
+    )
+
+
+def sadih(
+    *words: object, code: int = 0, limit: Callable[[], None] | None = None
+) -> tuple[str, str]:
+    """Run a command to its end; return what it printed on stdout and stderr."""
+    process = begin(*words, limit=limit)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, f"{words}: {process.returncode}\n{out}\n{err}"
+    assert "Traceback" not in err
+    return out, err
+
+
+Here = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
+    """Run a command in this process, which saves the time that imports take."""
+
+    def run(*words: object, code: int = 0) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "argv", ["sadih", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert (ended.value.code or 0) == code, f"{words}: {ended.value.code}\n{out}\n{err}"
+        return out, err
+
+    return run
+
+
+def clouds(n: int, seed: int, d: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    """Labelled rows about four centres that do not depend on the seed."""
+    centres = np.random.default_rng(99).normal(scale=3, size=(4, d))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, n)
+    return (rng.normal(size=(n, d)) + centres[labels]).astype(np.float32), labels
+
+
+def save(folder: Path, name: str, n: int, seed: int) -> tuple[Path, Path]:
+    x, y = clouds(n, seed)
+    paths = folder / f"{name}.npy", folder / f"{name}-labels.npy"
+    np.save(paths[0], x)
+    np.save(paths[1], y)
+    return paths
+
+
+def blocks_written(url: Path) -> int:
+    pending = url / "_commits/pending"
+    return len(list(pending.glob("[0-9]*"))) if pending.exists() else 0
+
+
+def wait_for_blocks(process: subprocess.Popen[str], url: Path, least: int) -> None:
+    deadline = time.monotonic() + 60
+    while blocks_written(url) < least and process.poll() is None:
+        assert time.monotonic() < deadline, "the other process does not get on"
+        time.sleep(0.002)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def same_files(found: Path, expected: Path) -> None:
+    """Equal chunks, byte for byte."""
+    names = sorted(str(path.relative_to(expected)) for path in expected.glob("*/c.*"))
+    assert names == sorted(str(path.relative_to(found)) for path in found.glob("*/c.*"))
+    for name in names:
+        assert (found / name).read_bytes() == (expected / name).read_bytes(), name
+
+
+def test_from_files_to_codes_and_on_with_new_rows(tmp_path: Path, here: Here) -> None:
+    store, model = tmp_path / "s.zarr", tmp_path / "m.sadih"
+    x, y = save(tmp_path, "monday", 3000, seed=1)
+    out, err = sadih("ingest", x, store, "--labels", y, "--chunk-rows", 512)
+    assert "3,000 rows of 8 features, 3,000 written now" in out
+    assert "Ingesting: 3,000 of 3,000 rows (100%)" in err
+
+    shown = json.loads(sadih("inspect", store, "--json")[0])
+    assert shown["n_rows"] == 3000
+    assert sum(shown["labels"]["class_counts"]) == 3000
+    assert "label groups  4, the largest has" in here("inspect", store)[0]
+    assert "intact" in here("verify", store, "--workers", 2)[0]
+    out, err = sadih("verify", store, "--quiet")
+    assert "intact. 3,000 rows, 12 chunks" in out
+    assert err == ""
+
+    out, err = sadih("fit", store, model, *QUICK, "--verbose", "--threads", 1)
+    assert "16 bits from 3,000 rows (3,000 read now, 0 known before), 4 label groups" in out
+    assert "predicted peak" in err
+
+    x2, y2 = save(tmp_path, "tuesday", 700, seed=2)
+    sadih("ingest", x, x2, store, "--labels", y, "--labels", y2, "--append")
+    out, _ = sadih("fit", store, model, *QUICK)
+    assert "from 3,700 rows (700 read now, 3,000 known before)" in out
+    out, _ = here("fit", store, model, *QUICK)
+    assert "has learned from all 3,700 rows already" in out
+    assert "model file, intact" in here("verify", model)[0]
+    assert "3,700 rows of" in here("inspect", model)[0]
+    fresh = SADIH(n_bits=16, anchors=None, n_init=2, max_iter=2).fit(FeatureStore.open(store))
+
+    sadih("encode", store, model, tmp_path / "c.zarr")
+    sadih("encode", store, model, tmp_path / "l.zarr", "--learned")
+    rows, labels = (
+        np.concatenate(both) for both in zip(clouds(3000, 1), clouds(700, 2), strict=True)
+    )
+    learner = SADIH.load(model)
+    hashed, learned = CodeStore.open(tmp_path / "c.zarr"), CodeStore.open(tmp_path / "l.zarr")
+    np.testing.assert_array_equal(hashed.read("codes"), learner.transform(rows))
+    np.testing.assert_array_equal(learned.read("codes"), learner.learned_codes(labels))
+    np.testing.assert_array_equal(learner.label_codes_, fresh.label_codes_)
+    assert learner.score(rows, labels) > 0.9
+
+
+def test_an_existing_model_is_only_replaced_on_request(tmp_path: Path, here: Here) -> None:
+    store, model = tmp_path / "s.zarr", tmp_path / "m.sadih"
+    x, y = save(tmp_path, "x", 500, seed=1)
+    here("ingest", x, store, "--labels", y, "-q")
+    here("fit", store, model, *QUICK, "-q")
+    before = model.read_bytes()
+    _, err = here("fit", store, model, *QUICK, "--loss", "l1", code=1)
+    assert err.startswith("sadih: ")
+    assert "loss='l21' (not 'l1')" in err
+    assert "--overwrite" in err
+    x2, y2 = save(tmp_path, "other", 500, seed=5)
+    here("ingest", x2, store, "--labels", y2, "--overwrite", "-q")
+    _, err = here("fit", store, model, *QUICK, code=1)
+    assert "not the first rows of" in err
+    assert model.read_bytes() == before
+    here("fit", store, model, *QUICK, "--overwrite", "-q")
+    assert model.read_bytes() != before
+
+
+def test_an_ingestion_killed_at_any_moment_is_completed_by_the_same_command(
+    tmp_path: Path,
+) -> None:
+    x, y = save(tmp_path, "x", 20_000, seed=1)
+    words = ["--labels", y, "--chunk-rows", 64, "-q"]
+    sadih("ingest", x, tmp_path / "undisturbed", *words)
+    chance, url = random.Random(0), tmp_path / "s.zarr"
+    for least in (1, 60, 150):
+        process = begin("ingest", x, url, *words)
+        wait_for_blocks(process, url, least)
+        time.sleep(chance.random() * 0.02)
+        kill(process)
+    out, _ = sadih("ingest", x, url, *words)
+    assert ", 0 kept" not in out
+    same_files(url, tmp_path / "undisturbed")
+    assert FeatureStore.open(url).verify().ok
+
+
+def test_an_append_killed_at_any_moment_adds_all_or_nothing(tmp_path: Path) -> None:
+    url = tmp_path / "s.zarr"
+    x, y = save(tmp_path, "x", 100, seed=1)
+    more, more_y = save(tmp_path, "more", 10_000, seed=2)
+    sadih("ingest", x, url, "--labels", y, "--chunk-rows", 64, "-q")
+    words = ["ingest", more, url, "--labels", more_y, "--append", "-q"]
+    process = begin(*words)
+    while process.poll() is None and not (url / "features" / "c.9.0").exists():
+        time.sleep(0.001)
+    kill(process)
+    assert FeatureStore.open(url).n_rows in (100, 10_100)
+    sadih(*words)
+    assert "1 of 1 files were in the store already" in sadih(*words)[0]
+    store = FeatureStore.open(url)
+    assert store.verify().ok
+    np.testing.assert_array_equal(store.read("features")[100:], np.load(more))
+
+
+def test_an_encoding_killed_at_any_moment_is_completed_by_the_same_command(
+    tmp_path: Path, here: Here
+) -> None:
+    store, model, codes = tmp_path / "s.zarr", tmp_path / "m.sadih", tmp_path / "c.zarr"
+    x, y = save(tmp_path, "x", 300_000, seed=1)
+    here("ingest", x, store, "--labels", y, "-q")
+    small = SADIH(n_bits=16, anchors=128, n_init=1, max_iter=1)
+    small.fit(*clouds(2000, 1)).save(model)
+    process = begin("encode", store, model, codes, "--threads", 1, "-q")
+    wait_for_blocks(process, codes, 1)
+    kill(process)
+    out, _ = sadih("encode", store, model, codes, "-q")
+    assert "300,000 codes of 16 bits" in out
+    assert "300,000 codes of 16 bits, 0 encoded now" in here("encode", store, model, codes)[0]
+    found = CodeStore.open(codes)
+    np.testing.assert_array_equal(found.read("codes"), small.transform(np.load(x)))
+    _, err = here("encode", store, model, codes, "--learned", code=1)
+    assert "already holds a finished store" in err
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    x, y = save(tmp_path, "x", 40_000, seed=1)
+    url = tmp_path / "s.zarr"
+    words = ["ingest", x, url, "--labels", y, "--chunk-rows", 32, "-q"]
+    # A shell that starts jobs in the background makes them deaf to it, and so would be this one.
+    process = begin(*words, limit=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    wait_for_blocks(process, url, 5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == (
+        "sadih: interrupted. Blocks that are written stay: repeat the same command to go on.\n"
+    )
+    assert "INCOMPLETE: " in sadih("inspect", url)[0]
+    sadih(*words)
+    assert FeatureStore.open(url).verify().ok
+
+
+def test_damage_is_named_by_array_and_chunk(tmp_path: Path, here: Here) -> None:
+    url = tmp_path / "s.zarr"
+    x, y = save(tmp_path, "x", 1000, seed=1)
+    here("ingest", x, url, "--labels", y, "--chunk-rows", 100, "-q")
+    chunk = url / "features" / "c.7.0"
+    data = bytearray(chunk.read_bytes())
+    data[1234] ^= 16
+    chunk.write_bytes(data)
+    (url / "labels" / "c.3").unlink()
+    out, err = here("verify", url, "-q", code=1)
+    assert "array 'features', chunk 7 (rows 700 to 799, file features/c.7.0): its checksum" in out
+    assert "array 'labels', chunk 3 (rows 300 to 399, file labels/c.3): its file is missing" in out
+    assert err == f"sadih: {url}: 2 of 20 chunks are damaged\n"
+    _, err = here("fit", url, tmp_path / "m", *QUICK, "-q", code=1)
+    assert "chunk" in err
+
+
+def test_other_forms_of_labels(tmp_path: Path, here: Here) -> None:
+    x, y = clouds(200, 1)
+    np.save(tmp_path / "x.npy", x)
+    (tmp_path / "tags.csv").write_text(
+        "tags\n"
+        + "".join("\n" if k % 10 == 0 else f"c{c};c{(c + 1) % 4}\n" for k, c in enumerate(y))
+    )
+    words = [
+        "ingest",
+        tmp_path / "x.npy",
+        tmp_path / "tags.zarr",
+        "--labels",
+        tmp_path / "tags.csv",
+    ]
+    _, err = here(*words, "--separator", ";", code=1)
+    assert "has no label" in err
+    assert "--unlabelled drop" in err
+    out, _ = here(*words, "--separator", ";", "--unlabelled", "drop")
+    assert "20 rows without a label were left out" in out
+    tagged = FeatureStore.open(tmp_path / "tags.zarr")
+    assert tagged.class_names == ("c0", "c1", "c2", "c3")
+    assert tagged.read("labels").sum() == 2 * 180
+    here("fit", tagged.url, tmp_path / "m", *QUICK, "-q")
+
+    names = np.array(["ant", "bee", "cat", "dog"])[y]
+    np.savez(tmp_path / "all.npz", features=x, labels=names)
+    here("ingest", tmp_path / "all.npz", tmp_path / "named.zarr", "--dtype", "float16", "-q")
+    named = FeatureStore.open(tmp_path / "named.zarr")
+    assert named.class_names == ("ant", "bee", "cat", "dog")
+    assert named.dtype("features") == np.float16
+    np.testing.assert_array_equal(named.read("labels"), y)
+
+
+def test_a_write_that_the_system_refuses_is_one_line_and_can_be_repeated(tmp_path: Path) -> None:
+    x, y = save(tmp_path, "x", 1000, seed=1)
+    words = ["ingest", x, tmp_path / "s", "--labels", y, "--chunk-rows", 500, "-q"]
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+
+    _, err = sadih(*words, code=1, limit=small_files)
+    assert err.count("\n") == 1
+    assert "could not be written: File too large" in err
+    sadih(*words)
+    assert FeatureStore.open(tmp_path / "s").verify().ok
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system is not permitted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
+    x, y = save(tmp_path, "x", 40_000, seed=1)
+    url = small_disk / "s"
+    _, err = sadih("ingest", x, url, "--labels", y, "-q", code=1)
+    assert "the rows need" in err
+    assert not url.exists()
+    # How far rows compress is not known before: these do not.
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(1_400_000))
+    words = ["ingest", x, url, "--labels", y, "--chunk-rows", 1000, "--compression", "zstd", "-q"]
+    _, err = sadih(*words, code=1)
+    assert "could not be written: No space left on device" in err
+    ballast.unlink()
+    sadih(*words)
+    assert FeatureStore.open(url).verify().ok
+
+
+def free_start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "dask", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=ENVIRONMENT,
+        **options,
+    )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """A scheduler and a worker on loopback, on ports that happen to be free."""
+    file = tmp_path / "scheduler.json"
+    here = ["--host", "127.0.0.1", "--no-dashboard"]
+    processes = [
+        free_start(["scheduler", *here, "--port", "0", "--scheduler-file", str(file)]),
+    ]
+    try:
+        deadline = time.monotonic() + 60
+        while not file.exists() or not file.read_text().strip():
+            assert time.monotonic() < deadline, "the scheduler does not start"
+            time.sleep(0.05)
+        address = json.loads(file.read_text())["address"]
+        worker = ["worker", address, *here, "--nthreads", "2", "--no-nanny"]
+        processes.append(free_start([*worker, "--local-directory", str(tmp_path)]))
+        yield address
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_cluster_gives_the_same_model_and_codes(tmp_path: Path, cluster: str, here: Here) -> None:
+    store = tmp_path / "s.zarr"
+    x, y = save(tmp_path, "x", 30_000, seed=1)
+    here("ingest", x, store, "--labels", y, "--chunk-rows", 4096, "-q")
+    here("fit", store, tmp_path / "here", *QUICK, "-q")
+    sadih("fit", store, tmp_path / "there", *QUICK, "--scheduler", cluster)
+    assert (tmp_path / "here").read_bytes() == (tmp_path / "there").read_bytes()
+    sadih("encode", store, tmp_path / "there", tmp_path / "c", "--scheduler", cluster)
+    np.testing.assert_array_equal(
+        CodeStore.open(tmp_path / "c").read("codes"),
+        SADIH.load(tmp_path / "here").transform(np.load(x)),
+    )
+
+
+def test_usage_and_unusable_paths(tmp_path: Path, here: Here) -> None:
+    assert "Missing argument" in here("fit", code=2)[1]
+    assert "exclude each other" in here("ingest", "x", "s", "--append", "--overwrite", code=2)[1]
+    assert "is not a number of bytes" in here("fit", "s", "m", "--memory-limit", "x", code=2)[1]
+    _, err = here("ingest", tmp_path / "nothing.npy", tmp_path / "s", code=1)
+    assert err.startswith(f"sadih: {tmp_path}/nothing.npy: cannot be opened")
+    assert err.count("\n") == 1

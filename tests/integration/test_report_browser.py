@@ -1,0 +1,159 @@
+"""The report in a real Chromium: from a file, on a desktop and on a phone, light and dark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sadih_dask.report.page import WrittenFile, write_report
+from tests.reports import HOSTILE, digits, digits_report, hostile_report
+
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+SCREENS = {"desktop": (1280, 900), "phone": (360, 740)}
+
+# An element is seen if it has a size and lies inside the page.
+FIGURES = """
+() => [...document.querySelectorAll('figure')].map(figure => {
+  const shown = [...figure.querySelectorAll('svg')].map(s => s.getBoundingClientRect())
+    .filter(box => box.width > 0 && box.height > 0);
+  const outer = figure.getBoundingClientRect();
+  return {
+    n: shown.length,
+    width: shown.length ? shown[0].width : 0,
+    height: shown.length ? shown[0].height : 0,
+    inside: shown.every(b => b.left >= outer.left && b.right <= outer.right + 0.5),
+  };
+})
+"""
+# The colour of text in a figure, and the background that it lies on.
+COLOURS = """
+() => {
+  const outline = document.querySelector('figure svg g[id*=text] g');
+  return [getComputedStyle(outline).fill, getComputedStyle(document.body).backgroundColor];
+}
+"""
+OVERFLOW = "() => [document.documentElement.scrollWidth, window.innerWidth]"
+
+
+def chromium() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := os.environ.get("SADIH_CHROMIUM") or shutil.which(name):
+            return path
+    reason = "no Chromium on this machine: apt-get install chromium, or set SADIH_CHROMIUM to one"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Open a file in a fresh profile; everything that it logs and asks for is kept."""
+    executable = chromium()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(
+            executable_path=executable,
+            args=list(FLAGS),
+            env=os.environ | {"HOME": str(tmp_path_factory.mktemp("home"))},
+        )
+        yield launched
+        launched.close()
+
+
+class Visit:
+    """One page on one screen."""
+
+    def __init__(self, browser: Any, path: Path, screen: str, scheme: str, **settings: Any) -> None:
+        width, height = SCREENS[screen]
+        self.context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, **settings
+        )
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+
+    def __enter__(self) -> Visit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    digits().model.save(folder / "model.sadih")
+    files = (WrittenFile.of(folder / "model.sadih", "the model, 64 bits"),)
+    return write_report(digits_report(digits(), files), folder / "report.html")
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_of_the_digits(browser, report, screen, scheme) -> None:
+    with Visit(browser, report, screen, scheme) as visit:
+        assert not visit.complaints
+        others = [u for u in visit.requests if not u.startswith("data:")]
+        assert others == [report.as_uri()]
+        figures = visit.page.evaluate(FIGURES)
+        assert len(figures) == 7
+        for figure in figures:
+            assert figure["n"] == 1  # the one for this width
+            assert figure["width"] > 250
+            assert figure["height"] > 150
+            assert figure["inside"]
+        scrolled, inner = visit.page.evaluate(OVERFLOW)
+        assert scrolled <= inner
+        ink, paper = (_luminance(c) for c in visit.page.evaluate(COLOURS))
+        assert (ink < paper) == (scheme == "light")
+        assert abs(ink - paper) > 150
+        if folder := os.environ.get("SADIH_SCREENSHOTS"):
+            target = Path(folder) / f"digits-{screen}-{scheme}.png"
+            visit.page.screenshot(path=target, full_page=True)
+
+
+def test_the_report_reads_without_script_and_prints_light(browser, report) -> None:
+    with Visit(browser, report, "desktop", "dark", java_script_enabled=False) as visit:
+        assert visit.page.get_by_role("heading", name="Handwritten digits").is_visible()
+        assert visit.page.get_by_role("img").count() == 7
+        assert visit.page.get_by_role("figure").count() == 7
+    with Visit(browser, report, "desktop", "dark") as visit:
+        visit.page.emulate_media(media="print")
+        ink, paper = (_luminance(c) for c in visit.page.evaluate(COLOURS))
+        assert ink < 60
+        assert paper > 240
+        assert visit.page.pdf()[:5] == b"%PDF-"
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_hostile_names_do_nothing_and_fit(browser, tmp_path, screen) -> None:
+    path = write_report(hostile_report(), tmp_path / "report.html")
+    with Visit(browser, path, screen, "light") as visit:
+        assert not visit.complaints
+        assert {u for u in visit.requests if not u.startswith("data:")} == {path.as_uri()}
+        scrolled, inner = visit.page.evaluate(OVERFLOW)
+        assert scrolled <= inner
+        assert visit.page.locator("h1").text_content() == HOSTILE[0]
+
+
+def _luminance(colour: str) -> float:
+    red, green, blue = (float(c) for c in colour[colour.index("(") + 1 : -1].split(",")[:3])
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
