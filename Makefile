@@ -2,25 +2,40 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types clean
+.PHONY: help demo test browser lint types clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml constraints.txt
+$(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"sadih_dask needs Python 3.11 or newer; {sys.executable} is {v.major}.{v.minor}. Try: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[report]'
+	@touch $@
+
+$(READY): $(BASE)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) ## Learn codes for scikit-learn's handwritten digits and report retrieval quality
+demo: $(BASE) ## Learn codes for scikit-learn's handwritten digits and report retrieval quality
 	$(BIN)/sadih demo
 
-test: lint types ## Lint, check types and run every test
+test: lint types browser ## Lint, check types and run every test
 	$(BIN)/python -m pytest -n auto
+
+browser: # Chromium, for the tests of the report page; only installed on Debian and as root
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; \
+	  else \
+	    echo "No Chromium found: the tests of the report page will be skipped."; \
+	    echo "Install it with: sudo apt-get install chromium"; \
+	  fi
 
 lint: $(READY) ## Format and lint check
 	$(BIN)/ruff format --check .
