@@ -62,10 +62,11 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     start : {"separated", "random"}, default="separated"
         Codes to start from: well separated and easy to predict from the features, or the paper's
         random ones.
-    encoder : {"posterior", "ridge", "orthogonal", "lemma"}, default="ridge"
+    encoder : {"auto", "posterior", "ridge", "orthogonal", "lemma"}, default="auto"
         Hash function for rows without labels: a vote of the label groups' codes weighted by how
         likely each group is, ridge regression to the learned codes, or the paper's orthogonal
-        encoder by exact descent or by its Lemma 1.
+        encoder by exact descent or by its Lemma 1. "auto" is ridge, or posterior where that is
+        forecast to retrieve clearly better.
     anchors : int or None, default=1000
         Number of radial basis functions about training rows; None hashes the features themselves.
     sigma : float or None, default=None
@@ -82,7 +83,8 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         Starts to try; they cost no further pass over the data. "auto" is 8, or 1 where label groups
         are so many that S is applied in blocks.
     block_rows : int
-        Rows whose statistics are computed at a time.
+        Rows whose statistics are computed at a time. In large collections anchors are drawn from
+        some such blocks, so another size draws others.
     random_state : int, Generator, RandomState or None, default=0
         What anchors and starts are drawn from.
 
@@ -150,6 +152,15 @@ class SADIH(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         check_parameters(self)
         if (done := self._covered(X)) is not None:
             return self.refit() if done == len(X) else self._learn_more(X, y, done, progress)
+        before = dict(self.__dict__)
+        try:
+            return self._fit_anew(X, y, progress)
+        except BaseException:  # also an interrupt: the model is what it was
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    def _fit_anew(self, X: Any, y: Any, progress: Progress | None) -> Self:
         rows, classes, multi_label = self._open(X, y, reset=True)
         seed = draw_seed(self.random_state)
         sample = self._sample(rows, max(SAMPLE_ROWS, self.anchors or 0), seed)
