@@ -44,5 +44,5 @@ class ConflictError(SadihError, RuntimeError):
     """Something is there already, or somebody else is writing it."""
 
 
-class MemoryPlanError(SadihError, MemoryError):
+class MemoryPlanError(MemoryError, SadihError):
     """A job whose predicted memory exceeds what is allowed; nothing was started."""

@@ -1,4 +1,4 @@
-"""Between the dense reference, which has one column per row, and the library, one per label group."""
+"""Between the reference, which has one column per row, and the library, one per label group."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -7,23 +7,35 @@ thread per task: tasks are the parallelism, and a product then has the same bits
 from __future__ import annotations
 
 import itertools
+import logging
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeAlias
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import dask
 import dask.array as da
 from dask.base import get_scheduler
 from dask.callbacks import Callback
 from dask.delayed import Delayed
+from distributed import Future
+from distributed.client import FutureCancelledError
 from threadpoolctl import ThreadpoolController
+
+logger = logging.getLogger(__name__)
 
 Graph: TypeAlias = Mapping[Any, Any]
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of finished and of all tasks that count as progress."""
+SMALL_VALUE = 2**16
+"""Bytes of a value that may travel in a graph."""
+ATTEMPTS = 3
+"""How often a pass is begun when the cluster loses what was sent to it."""
+_sent: WeakKeyDictionary[Future, Any] = WeakKeyDictionary()
 
 
 @cache
@@ -58,11 +70,20 @@ def is_lazy(value: Any) -> bool:
 def share(value: Any, local: bool = False) -> Any:
     """Put a value that many tasks read where they can reach it, once.
 
-    On a cluster it is sent to the workers and a reference travels in the graph; on threads the
-    object itself is referred to.
+    On a cluster a large value is sent to the workers and a reference travels in the graph; on
+    threads the object itself is referred to. Small ones travel in the graph, where no dying worker
+    can take them along.
     """
     client = None if local else current_client()
-    return value if client is None else client.scatter(value, broadcast=True, hash=False)
+    if client is None or len(pickle.dumps(value)) <= SMALL_VALUE:
+        return value
+    return _send(client, value)
+
+
+def _send(client: Any, value: Any) -> Future:
+    future: Future = client.scatter(value, broadcast=True, hash=False)
+    _sent[future] = value
+    return future
 
 
 def run(
@@ -72,10 +93,10 @@ def run(
 
     ``local`` graphs hold data of this process and run on its threads.
     """
-    wanted = Delayed(key, graph)
     client = None if local else current_client()
     if client is not None:
-        return _run_on_cluster(client, wanted, graph, counted, progress)
+        return _run_on_cluster(client, graph, key, counted, progress)
+    wanted = Delayed(key, graph)
     total = _count(graph, counted)
     with one_blas_thread(), _local_progress(counted, total, progress):
         return wanted.compute(scheduler="threads") if local else wanted.compute()
@@ -97,9 +118,28 @@ def _local_progress(counted: str, total: int, progress: Progress | None) -> Call
 
 
 def _run_on_cluster(
-    client: Any, wanted: Delayed, graph: Graph, counted: str, progress: Progress | None
+    client: Any, graph: Graph, key: Any, counted: str, progress: Progress | None
 ) -> Any:
-    future = client.compute(wanted)
+    """Run a graph; once more if the cluster has lost a shared value.
+
+    Workers that die are replaced and their tasks repeated by the scheduler. Only a value that was
+    sent from here, and that no other worker has a copy of, it cannot make again.
+    """
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return _run_once(client, graph, key, counted, progress)
+        except FutureCancelledError:
+            lost = {name: value for name, value in graph.items() if isinstance(value, Future)}
+            if not lost:
+                raise
+            logger.warning("a worker died with data that had no copy; the pass starts again")
+            again = {name: _send(client, _sent[future]) for name, future in lost.items()}
+            graph = {**graph, **again}
+    return _run_once(client, graph, key, counted, progress)
+
+
+def _run_once(client: Any, graph: Graph, key: Any, counted: str, progress: Progress | None) -> Any:
+    future = client.compute(Delayed(key, graph))
     stop = threading.Event()
     watcher = None
     if progress is not None:

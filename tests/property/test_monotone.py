@@ -118,17 +118,15 @@ def rises_by_printed_step(seed: int) -> set[str]:
     return found
 
 
-def test_the_printed_updates_raise_it() -> None:
-    runs = 60
-    raised = Counter(name for seed in range(runs) for name in rises_by_printed_step(seed))
-    # Eq. (16) is not the stationarity condition of Eq. (15), and Eq. (19) regresses V on X where
-    # Eq. (18) regresses X on V. Both raise the objective in most runs.
-    assert raised["Eq. (16)"] > runs / 2
-    assert raised["Eq. (19)"] > runs / 2
-    # The other two deviations are as real: M does not expand Eq. (9), and Lemma 1 holds for
-    # X X^T = I only.
-    assert raised["M of Eq. (10)"] > 0
-    assert raised["Lemma 1"] > 0
+def test_each_printed_update_alone_raises_it() -> None:
+    raised = Counter(name for seed in range(80) for name in rises_by_printed_step(seed))
+    # Eq. (16) is not the stationarity condition of Eq. (15); Eq. (19) regresses V on X where
+    # Eq. (18) regresses X on V. When written: 17 and 55 of 80 runs.
+    assert raised["Eq. (16)"] >= 10
+    assert raised["Eq. (19)"] >= 40
+    # W^T Q D does not come of expanding Eq. (9), and Lemma 1 holds for X X^T = I alone: 38 and 7.
+    assert raised["M of Eq. (10)"] >= 20
+    assert raised["Lemma 1"] >= 3
 
 
 def test_the_printed_alternation_raises_it() -> None:

@@ -1,6 +1,7 @@
 """Merging and removing statistics: the way in which rows were cut never shows."""
 
 from functools import reduce
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given, settings
@@ -42,7 +43,7 @@ def cut(features: Array, labels: Array, at: list[int]) -> list[Statistics]:
     bounds = [0, *sorted(k % (len(features) + 1) for k in at), len(features)]
     return [
         Statistics.of_block(features[a:b], labels[a:b], n_classes(labels))
-        for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+        for a, b in pairwise(bounds)
         if a < b
     ]
 

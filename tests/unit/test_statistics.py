@@ -260,9 +260,9 @@ def test_labels_of_other_rows() -> None:
 
 def test_statistics_of_other_columns() -> None:
     a, b = (Statistics.of_block(np.ones((2, d)), np.array([0, 1])) for d in (3, 4))
-    with pytest.raises(InputError, match="statistics of 3 features .* statistics of 4"):
+    with pytest.raises(InputError, match=r"statistics of 3 features .* statistics of 4"):
         a.merge(b)
-    with pytest.raises(InputError, match="statistics of 4 features .* statistics of 3"):
+    with pytest.raises(InputError, match=r"statistics of 4 features .* statistics of 3"):
         b.without(a)
 
 

@@ -1,0 +1,158 @@
+"""Evaluation over databases of any size: histograms as a reduction over blocks of rows.
+
+Counts are integers and add up in any order, so results are the same for any chunking, on threads
+and on a cluster. Memory is O(queries x bits) for the result, and a bounded number of partial
+results for blocks of queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sadih_dask.arrays import Bytes, Ints
+from sadih_dask.compute.codes import ArrayCodes, DatabaseCodes, open_database, read_queries
+from sadih_dask.compute.labels import ArrayLabels, Groups, Labels, open_labels
+from sadih_dask.compute.pairs import reduce_pairs
+from sadih_dask.compute.running import Progress
+from sadih_dask.errors import InputError, LabelError
+from sadih_dask.retrieval.evaluation import CURVE_LENGTH, CUTOFFS, RADIUS, Evaluation
+from sadih_dask.retrieval.histograms import FEW_PAIRS, Histograms, hamming_histograms
+
+
+def evaluate(
+    database: Any,
+    queries: Any,
+    database_labels: Any,
+    query_labels: Any,
+    *,
+    counts: Any = None,
+    n_bits: int | None = None,
+    cutoffs: Iterable[int] = CUTOFFS,
+    radius: int = RADIUS,
+    curve_length: int = CURVE_LENGTH,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Retrieval quality of codes: an item is relevant to a query when they share a label.
+
+    ``database`` and ``queries`` are packed codes, uint8 (rows, bytes), or code stores; labels are
+    arrays (one class a row, or multi-hot) or the feature stores that hold them, in the same order
+    of rows. Queries must fit in memory, the database need not.
+
+    ``counts`` says how many items each database row stands for. With the codes of label groups,
+    their label sets and their counts as the database (`SADIH.label_codes_`, `label_groups_`,
+    `statistics_.counts`) the cost does not depend on the number of rows.
+
+    ``n_bits`` is the length of codes in arrays, if it is not 8 bits a byte. ``cutoffs`` are the k
+    of MAP@k, precision@k, recall@k and NDCG@k.
+    """
+    codes = open_database(database, n_bits)
+    packed = read_queries(queries, codes)
+    labels, asked = open_labels(database_labels, query_labels)
+    weights = None if counts is None else np.asarray(counts)
+    histograms = compare(codes, labels, packed, asked, weights, progress)
+    return Evaluation.of(histograms, cutoffs=cutoffs, radius=radius, curve_length=curve_length)
+
+
+def compare(
+    codes: DatabaseCodes,
+    labels: Labels,
+    queries: Bytes,
+    query_labels: ArrayLabels,
+    counts: Ints | None = None,
+    progress: Progress | None = None,
+) -> Histograms:
+    """Histograms of all queries over the whole database."""
+    database = LabelledCodes(codes, labels, counts)
+    _check(database, queries, query_labels)
+
+    def cut(block: range) -> tuple[Bytes, Groups]:
+        return queries[block.start : block.stop], query_labels.between(block.start, block.stop)
+
+    question = Count(codes.n_bits, compiled=len(queries) * codes.n_rows > FEW_PAIRS)
+    return Histograms.stack(reduce_pairs(question, database, len(queries), cut, progress))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledCodes:
+    """Database rows: codes, labels, and how many items each stands for."""
+
+    codes: DatabaseCodes
+    labels: Labels
+    counts: Ints | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether the codes are in this process; labels in memory go to the codes of a store."""
+        return self.codes.local
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are."""
+        return self.codes.n_rows
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of a storage chunk of the codes."""
+        return self.codes.chunk_rows
+
+
+@dataclass(frozen=True)
+class Count:
+    """The question for histograms."""
+
+    n_bits: int
+    compiled: bool
+
+    @property
+    def bytes_per_query(self) -> int:
+        """Size of a partial result."""
+        return 16 * (self.n_bits + 1)
+
+    def answer(
+        self, database: LabelledCodes, queries: tuple[Bytes, Groups], start: int, stop: int
+    ) -> Histograms:
+        """Histograms over rows ``[start, stop)``."""
+        codes, groups = queries
+        shape = (len(codes), self.n_bits + 1)
+        relevant, total = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        blocks = database.codes.blocks(start, stop)
+        labels = database.labels.blocks(start, stop, database.codes.block_rows)
+        for (row, block), held in zip(blocks, labels, strict=True):
+            counts = None if database.counts is None else database.counts[row : row + len(block)]
+            found = hamming_histograms(
+                codes, groups, block, held, self.n_bits, counts, compiled=self.compiled
+            )
+            relevant += found.relevant
+            total += found.total
+        return Histograms(relevant, total)
+
+    def merge(self, parts: list[Histograms]) -> Histograms:
+        """Sum of several ranges."""
+        held = parts[0]
+        for part in parts[1:]:
+            held = held.merge(part)
+        return held
+
+
+def _check(database: LabelledCodes, queries: Bytes, query_labels: ArrayLabels) -> None:
+    for n_rows, n_labels, what in (
+        (database.n_rows, database.labels.n_rows, "the database"),
+        (len(queries), query_labels.n_rows, "queries"),
+    ):
+        if n_rows != n_labels:
+            raise LabelError(
+                f"{what} hold {n_rows} codes but {n_labels} rows of labels; both must describe the "
+                "same rows"
+            )
+    if database.counts is not None:
+        if len(database.counts) != database.n_rows or database.counts.dtype.kind not in "iu":
+            raise InputError(
+                f"counts have shape {database.counts.shape} and type {database.counts.dtype}; "
+                f"expected {database.n_rows} integers, one for each database row"
+            )
+        if not isinstance(database.codes, ArrayCodes):
+            raise InputError("counts belong to codes in memory, such as those of label groups")

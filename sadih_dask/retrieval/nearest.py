@@ -1,0 +1,174 @@
+"""Exact nearest codes of packed arrays: the ``k`` first, or all within a radius.
+
+The ranking is by Hamming distance, ties by row number. A place in it is one integer, the *key*
+``distance << 46 | row``, so that parts of a database are merged by keeping the smallest keys, and
+the result is the same for any division into parts and any order of merging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sadih_dask.arrays import Array, Bytes, Ints
+from sadih_dask.errors import InputError
+from sadih_dask.retrieval.hamming import check_widths, columns, words
+from sadih_dask.retrieval.kernels import ROW_BITS, nearest_kernel, tile_buffer, within_kernel
+
+MAX_ROWS = 1 << ROW_BITS
+CACHE_BYTES = 2**19
+"""Codes that all queries are compared with before the next are: they stay in the second cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """The first ``k`` items of every query: row numbers and distances, (q, k), nearest first.
+
+    ``ids`` are the ids of the rows where the database has ids, and the row numbers otherwise.
+    """
+
+    rows: Ints
+    distances: Array
+    ids: Array
+
+    @property
+    def k(self) -> int:
+        """Items of each query: as many as were asked for, or all if there are fewer."""
+        return self.rows.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<Neighbours of {len(self)} queries, {self.k} each{_span(self.distances)}>"
+
+
+@dataclass(frozen=True, eq=False)
+class WithinRadius:
+    """All items within a radius: those of query ``i`` stand at ``lims[i]:lims[i + 1]``.
+
+    Nearest first, ties by row number. ``ids`` are as in `Neighbours`.
+    """
+
+    radius: int
+    lims: Ints
+    rows: Ints
+    distances: Array
+    ids: Array
+
+    @cached_property
+    def counts(self) -> Ints:
+        """How many items each query has."""
+        return np.diff(self.lims)
+
+    def __len__(self) -> int:
+        return len(self.lims) - 1
+
+    def of(self, query: int) -> tuple[Array, Array]:
+        """Ids and distances of one query."""
+        part = slice(self.lims[query], self.lims[query + 1])
+        return self.ids[part], self.distances[part]
+
+    def __repr__(self) -> str:
+        return (
+            f"<WithinRadius {self.radius}: {len(self.rows)} items of {len(self)} queries, "
+            f"{int(np.sum(self.counts == 0))} without any>"
+        )
+
+
+def nearest_keys(queries: Bytes, blocks: Iterable[tuple[int, Bytes]], k: int) -> Ints:
+    """Smallest keys of each query over consecutive blocks of rows, ascending, (q, up to k).
+
+    Blocks come as (first row, codes) in order of rows; a block is seen once and let go.
+    """
+    prepared = words(queries)
+    buffer = tile_buffer(prepared.shape[1])
+    held = np.empty((len(queries), k), np.int64)
+    known = 0
+    for first_row, block in blocks:
+        check_widths(queries, block)
+        step = max(8 * k, CACHE_BYTES // block.shape[1])  # what is held is ranked after each
+        for start in range(0, len(block), step):
+            part = columns(block[start : start + step])
+            nearest_kernel(prepared, part, first_row + start, held, known, buffer)
+            known = min(k, known + part.shape[1])
+    return held[:, :known]
+
+
+def merge_keys(parts: Sequence[Ints], k: int) -> Ints:
+    """Keep the ``k`` smallest keys of each query."""
+    joined = np.concatenate(parts, axis=1)
+    joined.sort(axis=1)
+    return np.ascontiguousarray(joined[:, :k])
+
+
+@dataclass(frozen=True, eq=False)
+class Finds:
+    """Keys of the items within a radius of each query, ``counts[i]`` for query ``i`` in turn."""
+
+    counts: Ints
+    keys: Ints
+
+    @classmethod
+    def join(cls, parts: Sequence[Finds]) -> Finds:
+        """Finds in all parts of a database, each query's in ascending order."""
+        queries = [np.repeat(np.arange(len(part.counts)), part.counts) for part in parts]
+        query = np.concatenate(queries)
+        keys = np.concatenate([part.keys for part in parts])
+        counts = np.stack([part.counts for part in parts]).sum(axis=0)
+        return cls(counts, keys[np.lexsort((keys, query))])
+
+
+def keys_within(
+    queries: Bytes, blocks: Iterable[tuple[int, Bytes]], radius: int, limit: int
+) -> Finds:
+    """Find all items within a radius; refuse when they are more than ``limit``."""
+    prepared = words(queries)
+    buffer = tile_buffer(prepared.shape[1])
+    parts = [Finds(np.zeros(len(queries), np.int64), np.zeros(0, np.int64))]
+    found = 0
+    for first_row, block in blocks:
+        check_widths(queries, block)
+        laid = columns(block)
+        counts = np.zeros(len(queries), np.int64)
+        within_kernel(prepared, laid, first_row, radius, counts, np.zeros(0, np.int64), buffer)
+        found += (here := int(counts.sum()))
+        check_finds(found, limit, radius)
+        if here:
+            keys = np.empty(here, np.int64)
+            ends = np.cumsum(counts) - counts
+            within_kernel(prepared, laid, first_row, radius, ends, keys, buffer)
+            parts.append(Finds(counts, keys))
+    return Finds.join(parts)
+
+
+def check_finds(found: int, limit: int, radius: int) -> None:
+    """Refuse a range search whose result is larger than was allowed."""
+    if found > limit:
+        raise InputError(
+            f"more than {limit} items lie within radius {radius} of the queries; the search was "
+            "stopped. Use a smaller radius, fewer queries at a time or a larger max_results"
+        )
+
+
+def rows_of(keys: Ints) -> Ints:
+    """Row numbers in keys."""
+    return keys & (MAX_ROWS - 1)
+
+
+def distances_of(keys: Ints) -> Ints:
+    """Distances in keys."""
+    return keys >> ROW_BITS
+
+
+def check_k(k: int) -> None:
+    """Refuse a number of neighbours that means nothing."""
+    if k < 1:
+        raise InputError(f"k is {k}; ask for at least one neighbour")
+
+
+def _span(distances: Array) -> str:
+    return f", distances {distances.min()} to {distances.max()}" if distances.size else ""
