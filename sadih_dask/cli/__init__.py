@@ -23,6 +23,9 @@ _COMMANDS = {
     "verify": "Read a whole store and name every damaged chunk.",
     "fit": "Learn a model from a store, or bring one up to date.",
     "encode": "Write the codes of all rows of a store.",
+    "search": "Find the nearest codes of queries.",
+    "evaluate": "Measure retrieval and write figures and a report.",
+    "export": "Write codes as an index that FAISS reads.",
     "demo": "Hash scikit-learn's handwritten digits and report quality.",
 }
 

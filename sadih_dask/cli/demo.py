@@ -51,3 +51,7 @@ def command(output: Path, bits: tuple[int, ...], encoder: str, loss: str, solver
     click.echo(f"\nWritten, the model and codes at {result.rows[-1].n_bits} bits:")
     for path in result.files.values():
         click.echo(f"  {path}")
+    if result.missing is not None:
+        click.echo(f"No report: {result.missing}", err=True)
+        return
+    click.echo(f"\nTo see it, open {result.files[digits.PAGE].name} there in a browser.")

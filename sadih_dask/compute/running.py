@@ -35,7 +35,7 @@ SMALL_VALUE = 2**16
 """Bytes of a value that may travel in a graph."""
 ATTEMPTS = 3
 """How often a pass is begun when the cluster loses what was sent to it."""
-_sent: WeakKeyDictionary[Future, Any] = WeakKeyDictionary()
+_sent: WeakKeyDictionary[Future[Any], Any] = WeakKeyDictionary()
 
 
 @cache
@@ -80,8 +80,8 @@ def share(value: Any, local: bool = False) -> Any:
     return _send(client, value)
 
 
-def _send(client: Any, value: Any) -> Future:
-    future: Future = client.scatter(value, broadcast=True, hash=False)
+def _send(client: Any, value: Any) -> Future[Any]:
+    future: Future[Any] = client.scatter(value, broadcast=True, hash=False)
     _sent[future] = value
     return future
 

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,28 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from sadih_dask.arrays import Array, Bytes, Ints
+from sadih_dask.compute.codes import ArrayCodes
 from sadih_dask.estimator import SADIH
-from sadih_dask.learning.labels import group_rows
-from sadih_dask.retrieval.histograms import hamming_histograms
-from sadih_dask.retrieval.metrics import mean_average_precision, precision_at
+from sadih_dask.evaluation import evaluate_model
+from sadih_dask.pipeline.evaluating import what_is_missing
+from sadih_dask.report import glance
+from sadih_dask.report.page import WrittenFile, write_report
+from sadih_dask.report.retrieval import (
+    Length,
+    Retrieval,
+    best_possible,
+    drawings,
+    retrieval_report,
+)
 
-MODEL, CODES, LABELS, REPORT = "model.sadih", "codes.npy", "labels.npy", "report.json"
+MODEL, CODES, LABELS, NUMBERS = "model.sadih", "codes.npy", "labels.npy", "report.json"
+PAGE = "report.html"
+WORDS = {
+    MODEL: "the model",
+    CODES: "packed codes of the database",
+    LABELS: "their labels",
+    NUMBERS: "quality, as JSON",
+}
 
 
 @dataclass(frozen=True)
@@ -40,62 +57,109 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """What the job found and where it put it."""
+    """What the job found, where it put it, and what is missing for figures, if anything."""
 
     n_database: int
     n_queries: int
     rows: tuple[Row, ...]
     files: dict[str, Path]
+    missing: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some of the digits: pixels as features, and as pictures."""
+
+    features: Array
+    labels: Ints
+
+    @property
+    def pictures(self) -> glance.ArrayPictures:
+        """Grey pictures of 8 x 8 pixels."""
+        grey: Bytes = (self.features.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+        return glance.ArrayPictures(grey, self.labels)
 
 
 def run(output: Path, n_bits: Sequence[int], **parameters: Any) -> Result:
     """Learn codes at several lengths from one scan; keep the model of the last one."""
     output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
+    began = time.time()
     digits = load_digits()
-    database, queries, y_database, y_queries = train_test_split(
+    X, held_out, y, y_held_out = train_test_split(
         digits.data, digits.target, test_size=0.2, stratify=digits.target, random_state=0
     )
+    database, queries = Part(X, y), Part(held_out, y_held_out)
     model = SADIH(**parameters)
-    rows: list[Row] = []
+    lengths: list[Length] = []
     for bits in n_bits:
         start = time.perf_counter()
         model.set_params(n_bits=bits)
-        if rows:
+        if lengths:
             model.refit()  # the statistics of the first scan serve every length
         else:
-            model.fit(database, y_database)
+            model.fit(database.features, database.labels)
         seconds = time.perf_counter() - start
-        rows.append(_measure(model, (database, y_database), (queries, y_queries), seconds))
-    files = _write(output, model, database, y_database, rows)
-    return Result(len(database), len(queries), tuple(rows), files)
+        lengths.append(_measure(model, database, queries, seconds))
+    rows = tuple(_row(length) for length in lengths)
+    files = _write(output, model, database, rows)
+    if (missing := what_is_missing()) is None:
+        written = [WrittenFile.of(path, WORDS[name]) for name, path in files.items()]
+        found = _look_closer(model, database, queries, lengths)
+        report = retrieval_report(
+            "Handwritten digits",
+            found,
+            drawings(found),
+            data={"source": "scikit-learn, load_digits"},
+            files=written,
+            started=datetime.fromtimestamp(began, UTC),
+            seconds=time.time() - began,
+        )
+        files[PAGE] = write_report(report, output / PAGE)
+    return Result(len(X), len(held_out), rows, files, missing)
 
 
-def _measure(
-    model: SADIH, database: tuple[Array, Ints], queries: tuple[Array, Ints], seconds: float
-) -> Row:
-    hashed = model.transform(queries[0])
-    learned = _quality(model, hashed, queries[1], model.learned_codes(database[1]), database[1])
-    encoded = _quality(model, hashed, queries[1], model.transform(database[0]), database[1])
-    return Row(model.n_bits, *learned, *encoded, seconds)
-
-
-def _quality(
-    model: SADIH, queries: Bytes, y_queries: Ints, database: Bytes, y_database: Ints
-) -> tuple[float, float]:
-    """MAP and precision in the first 100."""
-    histograms = hamming_histograms(
-        queries, group_rows(y_queries, 10), database, group_rows(y_database, 10), model.n_bits
+def _measure(model: SADIH, database: Part, queries: Part, seconds: float) -> Length:
+    found = evaluate_model(
+        model, (queries.features, queries.labels), (database.features, database.labels)
     )
-    return mean_average_precision(histograms), float(precision_at(histograms, 100).mean())
+    return Length(model.n_bits, found, seconds)
 
 
-def _write(
-    output: Path, model: SADIH, database: Array, y_database: Ints, rows: list[Row]
-) -> dict[str, Path]:
-    files = {name: output / name for name in (MODEL, CODES, LABELS, REPORT)}
+def _row(length: Length) -> Row:
+    learned, encoded = length.known["learned"], length.known["encoded"]
+    return Row(
+        length.n_bits,
+        learned.map,
+        learned.precision_at[100],
+        encoded.map,
+        encoded.precision_at[100],
+        length.seconds or 0.0,
+    )
+
+
+def _look_closer(
+    model: SADIH, database: Part, queries: Part, lengths: Sequence[Length]
+) -> Retrieval:
+    """Bits of the database codes, and pictures of queries with what they find."""
+    last = lengths[-1].known["encoded"]
+    chosen = glance.spread_of(last.average_precision)
+    codes = ArrayCodes(model.transform(database.features), model.n_bits)
+    seen = glance.glance(codes, model.transform(queries.features[chosen]))
+    relevant = np.bincount(database.labels)[queries.labels]
+    return Retrieval(
+        lengths,
+        model,
+        seen.bits,
+        glance.pictured(queries.pictures, chosen, database.pictures, seen),
+        best_possible(relevant, len(last.precision_curve)),
+    )
+
+
+def _write(output: Path, model: SADIH, database: Part, rows: Sequence[Row]) -> dict[str, Path]:
+    files = {name: output / name for name in WORDS}
     model.save(files[MODEL])
-    np.save(files[CODES], model.transform(database))
-    np.save(files[LABELS], y_database)
+    np.save(files[CODES], model.transform(database.features))
+    np.save(files[LABELS], database.labels)
     report = {"parameters": model.get_params(), "quality": [asdict(row) for row in rows]}
-    files[REPORT].write_text(json.dumps(report, indent=1))
+    files[NUMBERS].write_text(json.dumps(report, indent=1))
     return files

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from markupsafe import Markup
 
@@ -44,13 +44,27 @@ PROTOCOLS = {
 class Drawn(Protocol):
     """A figure and its words; `sadih_dask.report.figures.Drawing` is one."""
 
-    name: str
-    heading: str
-    caption: str
-    alt: str
-    wide: bool
+    @property
+    def name(self) -> str:
+        """Name of its files."""
 
-    def svg(self, width: str) -> str:
+    @property
+    def heading(self) -> str:
+        """What it is called."""
+
+    @property
+    def caption(self) -> str:
+        """How to read it."""
+
+    @property
+    def alt(self) -> str:
+        """What it shows, for those who cannot see it."""
+
+    @property
+    def wide(self) -> bool:
+        """Whether it needs the width of a page."""
+
+    def svg(self, width: Literal["page", "column"]) -> str:
         """Return it as an SVG document, for a "page" or for a "column"."""
         ...
 
@@ -216,12 +230,14 @@ class _Figure:
     """A figure in the widths that the page needs: one, or one each for wide and small screens."""
 
     drawing: Drawn
-    pictures: list[tuple[str, Markup]]
+    pictures: Sequence[tuple[str, Markup]]
 
 
 def _figure(drawing: Drawn, k: int) -> _Figure:
-    widths = ("page", "column") if drawing.wide else ("column",)
+    widths: tuple[Literal["page", "column"], ...] = ("page", "column")
     pictures = [
-        (width, inline_svg(drawing.svg(width), f"f{k}{width[0]}-", drawing.alt)) for width in widths
+        (width, inline_svg(drawing.svg(width), f"f{k}{width[0]}-", drawing.alt))
+        for width in widths
+        if drawing.wide or width == "column"
     ]
     return _Figure(drawing, pictures)
