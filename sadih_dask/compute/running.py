@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from dask.callbacks import Callback
 from dask.delayed import Delayed
 from distributed import Future
 from distributed.client import FutureCancelledError
+from distributed.protocol.pickle import dumps
 from threadpoolctl import ThreadpoolController
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def share(value: Any, local: bool = False) -> Any:
     can take them along.
     """
     client = None if local else current_client()
-    if client is None or len(pickle.dumps(value)) <= SMALL_VALUE:
+    if client is None or len(dumps(value)) <= SMALL_VALUE:
         return value
     return _send(client, value)
 
