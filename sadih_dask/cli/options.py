@@ -53,9 +53,9 @@ class Running:
 
     scheduler: str | None
     threads: int | None
-    memory_limit: int | None
-    verbose: bool
-    quiet: bool
+    memory_limit: int | None = None
+    verbose: bool = False
+    quiet: bool = False
 
     def bar(self, title: str) -> Bar:
         """Return a progress display."""
@@ -108,11 +108,15 @@ def log_to_stderr() -> None:
 
 
 def running(function: Decorated) -> Decorated:
-    """Add the options of `Running`."""
+    """Add the options of `Running`, for a command that plans its memory."""
+    return placed(memory_limit(function))
+
+
+def placed(function: Decorated) -> Decorated:
+    """Add the options that say where tasks run and what is said meanwhile."""
     for option in (
         quiet,
-        click.option("-v", "--verbose", is_flag=True, help="Show the memory plan and the log."),
-        memory_limit,
+        click.option("-v", "--verbose", is_flag=True, help="Show the log, plans of memory in it."),
         click.option(
             "--threads",
             type=click.IntRange(min=1),

@@ -14,6 +14,9 @@ _WORDS = (
     (r"\b(dtype|compression)='(\w+)'", r"--\1 \2"),
     (r"\b(chunk|block)_rows=(\d+)", r"--\1-rows \2"),
     (r"\bclass_names\b", "--class-names"),
+    (r"\bmax_results\b", "--max-results"),
+    (r"\bhash_bits\b", "--hash-bits"),
+    (r"\bn_(lists|hashes)\b", r"--\1"),
 )
 
 

@@ -89,7 +89,7 @@ class Statistics:
         _check_finite(features, sums, product, first_row)
         # `centred` is about a point near the mean; the remainder is moved into the mean exactly.
         counts = np.bincount(ids, minlength=n_groups).astype(np.int64)
-        sums -= counts[:, None] * rest
+        _add_outer(sums, counts, -rest)
         gram = product.astype(np.float64, order="C", copy=False)
         _add_outer(gram, rest, -n * rest)
         return cls(groups, counts, centre + rest, sums, gram)
@@ -145,15 +145,19 @@ class Statistics:
         n_a, n_b = self.n_samples, other.n_samples
         step = other.mean - self.mean
         mean = self.mean + step * (n_b / (n_a + n_b))
-        counts = np.zeros(groups.n_groups, np.int64)
-        counts[mine] += self.counts
-        counts[theirs] += other.counts
-        sums = np.zeros((groups.n_groups, len(mean)))
-        sums[mine] += self.sums + self.counts[:, None] * (self.mean - mean)
-        sums[theirs] += other.sums + other.counts[:, None] * (other.mean - mean)
+        in_a, in_b = (np.zeros(groups.n_groups, np.int64) for _ in range(2))
+        in_a[mine], in_b[theirs] = self.counts, other.counts
+        if len(mine) == len(theirs) == groups.n_groups:  # the usual case: both have all groups
+            sums = np.add(self.sums, other.sums, out=self.sums if overwrite else None)
+        else:
+            sums = np.zeros((groups.n_groups, len(mean)))
+            sums[mine] += self.sums
+            sums[theirs] += other.sums
+        _add_outer(sums, in_a, self.mean - mean)
+        _add_outer(sums, in_b, other.mean - mean)
         gram = np.add(self.gram, other.gram, out=self.gram if overwrite else None)
         _add_outer(gram, step, step * (n_a * n_b / (n_a + n_b)))
-        return Statistics(groups, counts, mean, sums, gram)
+        return Statistics(groups, in_a + in_b, mean, sums, gram)
 
     def without(self, other: Statistics) -> Statistics:
         """Take rows out again: the inverse of :meth:`merge`, to rounding; O(d^2 + g d)."""
@@ -241,7 +245,7 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32 if small else np.float64)
 
 
-def _add_outer(matrix: Floats, u: Floats, v: Floats) -> None:
+def _add_outer(matrix: Floats, u: Floats | Ints, v: Floats) -> None:
     """Add u v^T to a C-contiguous matrix, in place: BLAS needs no memory for the product."""
     dger(1.0, v, u, a=matrix.T, overwrite_a=1)
 

@@ -69,7 +69,39 @@ def test_the_demo_lists_what_it_wrote(demo: tuple[Path, str]) -> None:
     folder, printed = demo
     listed = {Path(word) for word in printed.split() if word.startswith(str(folder))}
     assert listed == set(folder.iterdir())
-    assert {"model.sadih", "report.json"} <= {path.name for path in listed}
+    assert {"model.sadih", "report.json", "report.html"} <= {path.name for path in listed}
+
+
+def test_the_demo_draws_what_it_found(demo: tuple[Path, str]) -> None:
+    folder, printed = demo
+    page = (folder / "report.html").read_text()
+    assert "open report.html there in a browser" in printed
+    assert "Queries and what they find" in page
+    assert page.count("<image ") + page.count("data:image/png") > 10  # digits, as pictures
+    quality = json.loads((folder / "report.json").read_text())["quality"]
+    assert all(f"{row['map_encoded']:.4f}" in page for row in quality)
+    without = page.replace("http://www.w3.org/", "")  # names of XML vocabularies
+    assert not re.search(r"https?://|<script|@import|src=\"(?!data:)", without)
+
+
+def test_the_demo_without_matplotlib(tmp_path: Path) -> None:
+    """The numbers are there all the same, and the command says what the report needs."""
+    program = (
+        "import sys; sys.modules['matplotlib'] = None; from sadih_dask.cli import main; main()"
+    )
+    words = ("demo", "-o", str(tmp_path), "--bits", "8")
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "pip install 'sadih-dask[report]'" in done.stderr
+    assert "report.json" in done.stdout
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_what_the_demo_wrote_fits_together(demo: tuple[Path, str]) -> None:

@@ -1,0 +1,106 @@
+"""What a report shows of codes: bits, neighbours, pictures, the best that was possible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sadih_dask import SADIH, CodeStore
+from sadih_dask.compute.codes import ArrayCodes, HashedRows, StoreCodes
+from sadih_dask.compute.encode import HashRows
+from sadih_dask.compute.rows import ArrayRows
+from sadih_dask.report import glance as module
+from sadih_dask.report.glance import (
+    ArrayPictures,
+    Glance,
+    glance,
+    learned_bits,
+    pictured,
+    spread_of,
+)
+from sadih_dask.report.measurements import BitCounts
+from sadih_dask.report.retrieval import best_possible
+from sadih_dask.retrieval.codes import pack
+from sadih_dask.retrieval.hamming import distances
+
+N_BITS = 13
+
+
+def codes(n: int, seed: int) -> np.ndarray:
+    return pack(np.random.default_rng(seed).choice([-1.0, 1.0], (n, N_BITS)))
+
+
+def same_bits(found: BitCounts, expected: BitCounts) -> None:
+    assert found.n_rows == expected.n_rows
+    np.testing.assert_array_equal(found.ones, expected.ones)
+    np.testing.assert_array_equal(found.both, expected.both)
+
+
+@pytest.mark.parametrize("piece", [7, 64, 10**6])
+def test_one_pass_gives_bits_and_neighbours(
+    piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However rows are divided, they are the first of a stable sort of all distances."""
+    monkeypatch.setattr(module, "PIECE_ROWS", piece)
+    database, queries = codes(500, 1), codes(5, 2)
+    d = distances(queries, database)
+    order = np.argsort(d, axis=1, kind="stable")[:, :9]
+    store = CodeStore.create(tmp_path / "c", database, n_bits=N_BITS, model="m", chunk_rows=64)
+    for source in (ArrayCodes(database, N_BITS), StoreCodes(store)):
+        found = glance(source, queries, k=9)
+        np.testing.assert_array_equal(found.rows, order)
+        np.testing.assert_array_equal(found.distances, np.take_along_axis(d, order, axis=1))
+        same_bits(found.bits, BitCounts.of_block(database, N_BITS))
+
+
+def test_rows_can_be_hashed_on_the_way() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(200, 6)), rng.integers(0, 3, 200)
+    model = SADIH(n_bits=N_BITS, anchors=None, n_init=1).fit(x, y)
+    hashed = HashedRows(ArrayRows(x, y), HashRows(model.hash_function_), 50)
+    found = glance(hashed, model.transform(x[:3]), k=4)
+    expected = glance(ArrayCodes(model.transform(x), N_BITS), model.transform(x[:3]), k=4)
+    np.testing.assert_array_equal(found.rows, expected.rows)
+    same_bits(found.bits, expected.bits)
+    same_bits(learned_bits(model), BitCounts.of_block(model.learned_codes(y), N_BITS))
+
+
+@pytest.mark.parametrize(("n", "q"), [(4, 2), (4, 0), (0, 2)])
+def test_fewer_rows_than_neighbours(n: int, q: int) -> None:
+    found = glance(ArrayCodes(codes(n, 1), N_BITS), codes(q, 2), k=10)
+    assert found.rows.shape == found.distances.shape == (q, n)
+    assert found.bits.n_rows == n
+
+
+def test_queries_are_picked_from_the_worst_to_the_best() -> None:
+    quality = np.array([0.5, np.nan, 0.1, 0.9, 0.7, 0.3])
+    assert spread_of(quality, 3).tolist() == [2, 0, 3]
+    assert spread_of(quality, 99).tolist() == [2, 5, 0, 4, 3]
+    assert spread_of(np.full(3, np.nan), 2).tolist() == []
+
+
+def test_pictures_know_what_is_right() -> None:
+    pictures = np.arange(5, dtype=np.uint8)[:, None, None] * np.ones((1, 2, 2), np.uint8)
+    bits = BitCounts.of_block(codes(5, 1), N_BITS)
+    found = Glance(bits, np.array([[3, 1]]), np.array([[0, 4]]))
+    chosen = np.array([2])
+    single = ArrayPictures(pictures, np.array([0, 1, 2, 2, 1]))
+    shown = pictured(single, chosen, single, found, ["ant", "bee"])
+    assert shown.relevant.tolist() == [[True, False]]
+    assert shown.names == ("2",)  # more classes than names
+    assert shown.found == (("2", "bee"),)
+    assert shown.queries[:, 0, 0].tolist() == [2]
+    assert shown.pictures[0, :, 0, 0].tolist() == [3, 1]
+    several = ArrayPictures(pictures, np.array([[1, 0], [0, 1], [1, 1], [1, 0], [0, 0]]))
+    shown = pictured(several, chosen, several, found, ["ant", "bee"])
+    assert shown.relevant.tolist() == [[True, True]]
+    assert shown.names == ("ant, bee",)
+
+
+def test_the_best_possible_precision() -> None:
+    """One relevant item for one query, two for two others, by hand."""
+    found = best_possible(np.array([1, 2, 2]), 4)
+    np.testing.assert_allclose(found.y, [1, 5 / 6, 5 / 9, 5 / 12])
+    assert found.x.tolist() == [1, 2, 3, 4]
