@@ -101,9 +101,14 @@ def _hash(function: HashFunction, rows: Array) -> Array:
 
 
 def run(
-    splits: Iterator[Split], anchors: int | None, variants: dict[str, Any], lengths: tuple[int, ...]
+    splits: Iterator[Split],
+    anchors: int | None,
+    variants: dict[str, Any],
+    lengths: tuple[int, ...],
+    only: str | None,
 ) -> None:
     """Print a table of every variant and baseline at every length, averaged over splits."""
+    variants = {name: changes for name, changes in variants.items() if (only or "") in name}
     found: dict[tuple[str, str], list[list[float]]] = {}
     for k, split in enumerate(splits):
         start = time.perf_counter()
@@ -126,6 +131,8 @@ def run(
                 found.setdefault((protocol, name), []).append(list(column))
             found.setdefault(("seconds", name), []).append(seconds)
         for name, codes in baselines(model, split, mapped).items():
+            if (only or "") not in name:
+                continue
             rows = [codes(n_bits) for n_bits in lengths]
             for protocol, column in zip(
                 ("learned", "encoded"), zip(*rows, strict=True), strict=True
@@ -249,6 +256,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--anchors", type=int, default=None)
     parser.add_argument("--bits", type=int, nargs="+")
+    parser.add_argument("--only", help="variants and baselines whose name contains this")
     options = parser.parse_args()
     if options.data is None:
         parser.error("give the folder with the data: --data FOLDER, or $SADIH_DATA")
@@ -256,7 +264,7 @@ def main() -> None:
     splits = globals()[options.data_set](folder, options.splits)
     if options.data_set in ("cifar", "tiny"):
         anchors = options.anchors or (3000 if options.data_set == "cifar" else None)
-        run(splits, anchors, VARIANTS, tuple(options.bits or LENGTHS))
+        run(splits, anchors, VARIANTS, tuple(options.bits or LENGTHS), options.only)
     else:
         variants = {
             "SADIH, ridge": RIDGE,
@@ -266,7 +274,7 @@ def main() -> None:
         }
         for variant in variants.values():
             variant["ridge"] = 1e-3
-        run(splits, options.anchors, variants, tuple(options.bits or (16, 32, 64)))
+        run(splits, options.anchors, variants, tuple(options.bits or (16, 32, 64)), options.only)
 
 
 if __name__ == "__main__":
