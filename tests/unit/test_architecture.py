@@ -19,7 +19,7 @@ LAYERS: list[set[str]] = [
     {"retrieval"},
     {"storage"},
     {"compute"},
-    {"targets", "parameters", "randomness", "solving", "estimator", "evaluation"},
+    {"targets", "parameters", "randomness", "inputs", "solving", "estimator", "evaluation"},
     {"__init__"},
     {"report"},
     {"pipeline"},
