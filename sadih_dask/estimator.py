@@ -40,8 +40,11 @@ from sadih_dask.storage import CodeStore, FeatureStore
 from sadih_dask.storage.model import Coverage, Model, read_model, write_model
 
 
-class SADIH(  # type: ignore[misc]  # scikit-learn has no types
-    CheckedInputs, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+class SADIH(
+    CheckedInputs,
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
 ):
     """Semantic-aware discrete hashing: binary codes whose Hamming distance follows labels.
 
