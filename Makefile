@@ -6,7 +6,7 @@ BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser lint types clean
+.PHONY: help demo test browser bench lint types clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,13 @@ browser: # Chromium, for the tests of the report page; only installed on Debian 
 	    echo "No Chromium found: the tests of the report page will be skipped."; \
 	    echo "Install it with: sudo apt-get install chromium"; \
 	  fi
+
+bench: $(READY) ## Speed and memory beside a bare floor and other libraries; about five minutes
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m tests.benchmarks.bench_storage_read
+	$(BIN)/python -m tests.benchmarks.bench_scan
+	$(BIN)/python -m tests.benchmarks.bench_memory --gib 4
+	$(BIN)/python -m tests.benchmarks.bench_peers
 
 lint: $(READY) ## Format and lint check
 	$(BIN)/ruff format --check .

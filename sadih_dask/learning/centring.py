@@ -20,7 +20,7 @@ try:  # what SciPy's own product ends in; called directly it adds in place and c
 except (ImportError, AttributeError):  # a SciPy that has moved it: the public way gives the same
     _add_rows = None
 
-SAMPLED_ROWS = 128
+SAMPLED_ROWS = 64
 """Rows whose mean a block is shifted by."""
 PIECE_VALUES = 2**16
 """Values handled at a time: in float32 and float64 together they fit a second-level cache."""

@@ -164,9 +164,19 @@ def _group_integers(
     refuse(values < 0, "is negative", "drop unlabelled rows; classes count from 0")
     classes = int(values.max(initial=-1)) + 1 if n_classes is None else n_classes
     refuse(values >= classes, f"is not below n_classes={classes}", "raise n_classes")
-    present, ids = np.unique(values, return_inverse=True)
-    groups = LabelGroups(np.arange(len(present) + 1), present, classes)
-    return groups, ids.astype(np.int64).reshape(-1)
+    present, ids = _distinct_numbers(values, classes)
+    return LabelGroups(np.arange(len(present) + 1), present, classes), ids
+
+
+def _distinct_numbers(values: Ints, bound: int) -> tuple[Ints, Ints]:
+    """Distinct values below ``bound``, ascending, and the position of each value among them."""
+    if bound > 8 * len(values):
+        present, ids = np.unique(values, return_inverse=True)
+        return present, ids.astype(np.int64).reshape(-1)
+    present = np.flatnonzero(np.bincount(values, minlength=bound))  # several times faster
+    position = np.empty(bound, np.int64)
+    position[present] = np.arange(len(present))
+    return present, position[values]
 
 
 def _group_multi_hot(
