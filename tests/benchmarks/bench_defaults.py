@@ -32,6 +32,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("default", {}),
     ("loss=l1", {"loss": "l1"}),
     ("start=random", {"start": "random"}),
+    ("encoder=ridge", {"encoder": "ridge"}),
     ("encoder=posterior", {"encoder": "posterior"}),
     ("encoder=orthogonal", {"encoder": "orthogonal"}),
     ("encoder=lemma", {"encoder": "lemma"}),
@@ -46,8 +47,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("n_init=24", {"n_init": 24}),
     ("ridge=1e-3", {"ridge": 1e-3}),
     ("ridge=1e-7", {"ridge": 1e-7}),
-    ("anchors=None", {"anchors": None}),
-    ("anchors=3000", {"anchors": 3000}),
+    ("anchors=None, encoder=ridge", {"anchors": None, "encoder": "ridge"}),
+    ("anchors=3000, encoder=ridge", {"anchors": 3000, "encoder": "ridge"}),
 ]
 RESCAN = {"anchors"}
 
