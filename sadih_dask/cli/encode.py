@@ -16,7 +16,7 @@ from sadih_dask.cli import options
 @click.argument("codes")
 @click.option("--learned", is_flag=True, help="Write the learned codes of the rows' labels.")
 @options.overwrite
-@options.running
+@options.placed
 def command(
     store: str, model: Path, codes: str, learned: bool, overwrite: bool, **running: Any
 ) -> None:
