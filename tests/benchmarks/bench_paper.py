@@ -13,8 +13,8 @@ tiny       50,000 rows, 5,000 queries, 100 classes, deep features
 imdb, delicious   several labels a row; 1,000 random rows are queries; both similarities
 
 Baselines, codes of equal length in the same run: random codes of the label groups, up to 500 groups
-the best separated of 1,000 tables, with the same ridge regression; one-vs-rest ridge scores, random projections of them, signed
-(multi-label); ITQ and random hyperplanes (LSH) by FAISS, which know no labels.
+the best separated of 1,000 tables, with the same ridge regression; one-vs-rest ridge scores,
+projected at random and signed; ITQ and random hyperplanes (LSH) by FAISS, which know no labels.
 """
 
 from __future__ import annotations
