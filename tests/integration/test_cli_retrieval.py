@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ import zarr
 from sklearn.datasets import load_digits
 
 from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate_model, search
-from sadih_dask.cli import main
 from sadih_dask.pipeline.evaluating import Collection, look_closer, measure
 from sadih_dask.report.measurements import BitCounts
+from tests.commands import Here
 
 ENVIRONMENT = {
     **os.environ,
@@ -53,24 +52,6 @@ def sadih(*words: object, code: int = 0, hidden: tuple[str, ...] = ()) -> tuple[
     assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
     return done.stdout, done.stderr
-
-
-Here = Callable[..., tuple[str, str]]
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
-    """Run a command in this process, which saves the time that imports take."""
-
-    def run(*words: object, code: int = 0) -> tuple[str, str]:
-        monkeypatch.setattr(sys, "argv", ["sadih", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        assert (ended.value.code or 0) == code, f"{words}: {ended.value.code}\n{out}\n{err}"
-        return out, err
-
-    return run
 
 
 @pytest.fixture(scope="module")

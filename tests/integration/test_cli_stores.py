@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from sadih_dask import SADIH
-from sadih_dask.cli import main
 from sadih_dask.storage import CodeStore, FeatureStore
+from tests.commands import Here
 
 SADIH_COMMAND = [sys.executable, "-m", "sadih_dask.cli"]
 ENVIRONMENT = {
@@ -51,24 +51,6 @@ def sadih(
     assert process.returncode == code, f"{words}: {process.returncode}\n{out}\n{err}"
     assert "Traceback" not in err
     return out, err
-
-
-Here = Callable[..., tuple[str, str]]
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
-    """Run a command in this process, which saves the time that imports take."""
-
-    def run(*words: object, code: int = 0) -> tuple[str, str]:
-        monkeypatch.setattr(sys, "argv", ["sadih", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        assert (ended.value.code or 0) == code, f"{words}: {ended.value.code}\n{out}\n{err}"
-        return out, err
-
-    return run
 
 
 def clouds(n: int, seed: int, d: int = 8) -> tuple[np.ndarray, np.ndarray]:
@@ -313,17 +295,7 @@ def test_a_write_that_the_system_refuses_is_one_line_and_can_be_repeated(tmp_pat
     assert FeatureStore.open(tmp_path / "s").verify().ok
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small file system is not permitted here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
+@pytest.mark.parametrize("small_disk", ["2m"], indirect=True)
 def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
     x, y = save(tmp_path, "x", 40_000, seed=1)
     url = small_disk / "s"
