@@ -44,5 +44,17 @@ class ConflictError(SadihError, RuntimeError):
     """Something is there already, or somebody else is writing it."""
 
 
+class ConfigError(InputError):
+    """A configuration that cannot be used; nothing was begun."""
+
+
+class RunBusyError(ConflictError):
+    """Another run holds the run directory; this one did nothing."""
+
+
+class ClusterError(SadihError, ConnectionError):
+    """A Dask cluster that cannot be reached, is lost, or cannot do its work; repeating resumes."""
+
+
 class MemoryPlanError(MemoryError, SadihError):
     """A job whose predicted memory exceeds what is allowed; nothing was started."""

@@ -6,6 +6,7 @@ does not wait for numerical libraries.
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 from typing import NoReturn
@@ -15,9 +16,13 @@ import click
 from sadih_dask import __version__
 from sadih_dask.cli.options import Interrupted
 from sadih_dask.cli.words import in_words_of_the_command_line
-from sadih_dask.errors import SadihError
+from sadih_dask.errors import ClusterError, ConfigError, RunBusyError, SadihError
 
 _COMMANDS = {
+    "run": "Bring a collection up to date as a configuration says: codes, metrics, a report.",
+    "runs": "List the runs of a run directory.",
+    "compare": "Show what changed between two runs.",
+    "rollback": "Make an earlier run the latest again.",
     "ingest": "Pour feature files and labels into a store.",
     "inspect": "Describe a store or a model file.",
     "verify": "Read a whole store and name every damaged chunk.",
@@ -56,8 +61,10 @@ def commands() -> None:
 def main() -> NoReturn:
     """Run the command line; a wrong input or an unusable file is one line, not a traceback.
 
-    Exit codes: 0 done, 1 bad data or damage, 2 wrong usage, 130 interrupted.
+    Exit codes: 0 done, 1 bad data or damage, 2 wrong usage or configuration, 3 refused by the
+    quality gate, 4 the cluster failed, 5 another run is at work, 130 interrupted.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as cleanly as with Ctrl-C
     try:
         code = commands(prog_name="sadih", standalone_mode=False)
     except click.ClickException as error:
@@ -71,8 +78,15 @@ def main() -> NoReturn:
         sys.exit(130)
     except (SadihError, OSError) as error:
         _say(in_words_of_the_command_line(str(error)))
-        sys.exit(1)
+        sys.exit(_exit_code(error))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _exit_code(error: BaseException) -> int:
+    for kind, code in ((RunBusyError, 5), (ClusterError, 4), (ConfigError, 2)):
+        if isinstance(error, kind):
+            return code
+    return 1
 
 
 def _say(text: str) -> None:

@@ -6,7 +6,7 @@ import copy
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +32,7 @@ from sadih_dask.report.retrieval import (
     drawings,
     retrieval_report,
 )
+from sadih_dask.retrieval.evaluation import Protocols
 from sadih_dask.storage import CodeStore, FeatureStore
 
 METRICS, FIGURES, REPORT = "metrics.json", "figures", "report.html"
@@ -186,6 +187,14 @@ def document(model: SADIH, rows: Collection, lengths: Sequence[Length]) -> dict[
     }
 
 
+def lengths_of(found: Mapping[str, Any]) -> list[Length]:
+    """Take the evaluations back from a document."""
+    return [
+        Length(int(one["n_bits"]), Protocols.from_dict(one), one["seconds"])
+        for one in found["lengths"]
+    ]
+
+
 @dataclass(frozen=True)
 class Written:
     """Paths that were written, and what is missing for figures, if anything."""
@@ -210,25 +219,42 @@ def write(
     _replace(metrics, json.dumps(document(model, rows, lengths), indent=1))
     if missing := what_is_missing():
         return Written((metrics,), missing)
+    files = [WrittenFile.of(metrics, "every number, as JSON")]
+    drawn = write_page(
+        folder, model, rows, lengths, title=title, began=began, files=files, progress=progress
+    )
+    return Written((metrics, *drawn), None)
+
+
+def write_page(
+    folder: Path,
+    model: SADIH,
+    rows: Collection,
+    lengths: Sequence[Length],
+    *,
+    title: str,
+    began: float,
+    files: Sequence[WrittenFile] = (),
+    progress: Ask | None = None,
+) -> list[Path]:
+    """Write figures and a report of what was measured; needs matplotlib."""
     found = look_closer(model, rows, lengths, progress)
     drawn = drawings(found)
     saved = [path for drawing in drawn for path in drawing.save(folder / FIGURES)]
     data: dict[str, object] = {"queries": rows.queries.url}
     if rows.database is not None:
         data["database"] = rows.database.url
+    figures = WrittenFile.of(folder / FIGURES, "the figures, each as SVG and PDF")
     report = retrieval_report(
         title,
         found,
         drawn,
         data=data,
-        files=[
-            WrittenFile.of(metrics, "every number, as JSON"),
-            WrittenFile.of(folder / FIGURES, "the figures, each as SVG and PDF"),
-        ],
+        files=[*files, figures],
         started=datetime.fromtimestamp(began, UTC),
         seconds=time.time() - began,
     )
-    return Written((metrics, *saved, write_report(report, folder / REPORT)), None)
+    return [*saved, write_report(report, folder / REPORT)]
 
 
 def what_is_missing() -> str | None:

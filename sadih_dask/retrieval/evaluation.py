@@ -107,6 +107,11 @@ class Evaluation:
         """Everything as plain numbers and lists, which JSON takes; NaN becomes None."""
         return {name: _plain(value) for name, value in asdict(self).items()}
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Evaluation:
+        """Take back what `to_dict` gave."""
+        return cls(**{name: _restored(name, value) for name, value in values.items()})
+
     def __repr__(self) -> str:
         return _table({"": self})
 
@@ -127,6 +132,15 @@ class Protocols:
         """Both as plain numbers and lists."""
         encoded = None if self.encoded is None else self.encoded.to_dict()
         return {"learned": self.learned.to_dict(), "encoded": encoded}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Protocols:
+        """Take back what `to_dict` gave."""
+        encoded = values["encoded"]
+        return cls(
+            Evaluation.from_dict(values["learned"]),
+            None if encoded is None else Evaluation.from_dict(encoded),
+        )
 
     def __repr__(self) -> str:
         known = {"learned": self.learned, "encoded": self.encoded}
@@ -151,6 +165,18 @@ def _table(evaluations: Mapping[str, Evaluation]) -> str:
 
 def _mean(values: Any) -> float:
     return float(np.mean(values)) if len(values) else float("nan")
+
+
+_COUNTS = ("similar", "dissimilar")
+
+
+def _restored(name: str, value: Any) -> Any:
+    """A number, a mapping from cutoffs, or an array; None was NaN."""
+    if isinstance(value, list):
+        return np.array(value, np.int64 if name in _COUNTS else np.float64)
+    if isinstance(value, Mapping):
+        return {int(k): _restored(name, item) for k, item in value.items()}
+    return float("nan") if value is None else value
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,216 @@
+"""One run of a pipeline: what is current stays, the rest is done, and then `latest` is moved.
+
+Stages are looked at in order. One whose artefact is there and finished is reused; any other is done,
+into an artefact that the next run finds, should this one be killed. So a run may be repeated at any
+time, and does what is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from sadih_dask.config import Settings
+from sadih_dask.pipeline.gate import judge
+from sadih_dask.pipeline.stages import STAGES, Context, Display, Stage
+from sadih_dask.runs.log import RunLog
+from sadih_dask.runs.record import Record, StageRecord
+from sadih_dask.runs.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+
+Place = Callable[[], AbstractContextManager[Mapping[str, Any] | None]]
+"""Sets up where tasks run, when the first is about to; gives what the record says about it."""
+
+
+@dataclass(eq=False)
+class Pipeline:
+    """A configuration, and where it runs.
+
+    configuration   what it is called in records: the path of its file
+    place           sets up threads or a cluster, once there is something to do
+    told            called with a line for people, whenever there is something to say
+    """
+
+    settings: Settings
+    configuration: str
+    display: Display
+    place: Place = nullcontext
+    told: Callable[[str], None] = logger.info
+    _current: list[Stage] = field(default_factory=list)
+
+    def run(self) -> Record:
+        """Bring everything up to date; the record says what was done."""
+        workspace = Workspace(self.settings.run.directory)
+        with workspace.locked(), RunLog() as log, ExitStack() as stack:
+            record = Record(self.configuration, self.settings.model_dump(mode="json"))
+            work = _Work(self, workspace, record, log, stack)
+            try:
+                work.through_all_stages()
+                work.conclude()
+            except BaseException as error:
+                work.give_up(error)
+                raise
+            return record
+
+
+@dataclass(eq=False)
+class _Work:
+    """The course of one run."""
+
+    pipeline: Pipeline
+    workspace: Workspace
+    record: Record
+    log: RunLog
+    stack: ExitStack
+
+    def __post_init__(self) -> None:
+        self.context = Context(self.pipeline.settings, self.workspace, self.pipeline.display)
+        self.record.previous = self.workspace.latest()
+        self.keys: dict[str, str] = {}
+
+    def through_all_stages(self) -> None:
+        settings, told = self.pipeline.settings, self.pipeline.told
+        wanted = [stage for stage in STAGES if stage.wanted(settings)]
+        for number, stage in enumerate(wanted, 1):
+            began = time.perf_counter()
+            key = stage.key(self.context)
+            artefact = self.workspace.artefact(stage.name, key)
+            self.context.artefacts[stage.name], self.keys[stage.name] = artefact, key
+            if stage.name == "ingest":
+                self._remark(self.context.look.remarks)
+            done = artefact.done()
+            if done is not None and stage.is_there(self.context, done["outputs"]):
+                self.context.outputs[stage.name] = done["outputs"]
+                self._note(StageRecord(stage.name, "reused", "nothing has changed", key))
+                continue
+            self._begin()
+            told(f"[{number}/{len(wanted)}] {stage.name}")
+            made = stage.work(self.context, artefact.begin())
+            self.context.outputs[stage.name] = made.outputs
+            artefact.finish(made.outputs, made.facts)
+            seconds = time.perf_counter() - began
+            self._note(StageRecord(stage.name, "done", "", key, seconds, made.facts))
+
+    def _remark(self, remarks: tuple[str, ...]) -> None:
+        for remark in remarks:
+            logger.warning(remark)
+            self.pipeline.told(remark)
+            self.record.remarks.append(remark)
+
+    def _note(self, stage: StageRecord) -> None:
+        self.record.stages.append(stage)
+        logger.info("%s: %s in %.2f s %s", stage.name, stage.action, stage.seconds, stage.facts)
+        if self.record.id is not None:
+            self._write()
+
+    def _write(self) -> None:
+        run, record = str(self.record.id), self.record
+        complete = record.outcome == "complete"
+        manifest = {"id": run, "complete": complete, "stages": self.keys, "files": record.files}
+        self.workspace.write_manifest(run, manifest)
+        self.workspace.write_record(run, record.to_dict())
+
+    def _begin(self) -> None:
+        """Make the run's folder and set up where tasks run, before the first stage is done."""
+        if self.record.id is not None:
+            return
+        self.record.id = self.workspace.begin_run()
+        self.log.keep_at(self.workspace, self.record.id)
+        logger.info("run %s of %s", self.record.id, self.pipeline.configuration)
+        self.record.cluster = self.stack.enter_context(self.pipeline.place())
+
+    def conclude(self) -> None:
+        """Judge the model and, if it is good enough, make it the latest."""
+        record, outputs = self.record, self.context.outputs
+        if "evaluate" in outputs:
+            lengths = outputs["evaluate"]["metrics"]
+            record.metrics = {"n_bits": outputs["fit"]["n_bits"], "lengths": lengths}
+        record.fingerprints = {
+            "database": outputs["ingest"]["database"],
+            "queries": outputs["ingest"]["queries"],
+            "model": outputs["fit"]["fingerprint"],
+            "codes": outputs["encode"]["fingerprint"],
+        }
+        verdict = judge(self.pipeline.settings.gate, record.to_dict(), self._latest_record())
+        record.gate = verdict.to_dict()
+        if record.id is None and self._is_latest():
+            record.outcome = "nothing to do" if verdict.passed else "refused"
+            record.id = record.previous
+            self.workspace.write_checked(record.to_dict())
+            return
+        self._begin()
+        self._link()
+        if verdict.passed:
+            record.outcome = "complete"
+            self._write()
+            self.workspace.point_latest_at(str(record.id))
+        else:
+            record.outcome = "refused"
+            self._write()
+        for run in self.workspace.prune(self.pipeline.settings.run.keep, str(record.id)):
+            logger.info("removed run %s; %d are kept", run, self.pipeline.settings.run.keep)
+
+    def _is_latest(self) -> bool:
+        """Whether the latest run consists of just these artefacts."""
+        latest = self.record.previous
+        return latest is not None and self.workspace.manifest(latest)["stages"] == self.keys
+
+    def _latest_record(self) -> Mapping[str, Any] | None:
+        """The record of the latest run, unless that is this very model again."""
+        latest = self.record.previous
+        if latest is None or self._is_latest():
+            return None
+        return self.workspace.record(latest)
+
+    def _link(self) -> None:
+        """Make what was made reachable from the run's folder."""
+        run = str(self.record.id)
+        for stage in STAGES:
+            if stage.name in self.keys:
+                artefact = self.context.artefacts[stage.name]
+                for name in stage.links:
+                    self.record.files[name] = self.workspace.link(run, name, artefact, name)
+
+    def give_up(self, error: BaseException) -> None:
+        """Record a failure, as far as that is still possible."""
+        if self.record.id is None:
+            return
+        interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
+        self.record.outcome = "interrupted" if interrupted else "failed"
+        self.record.error = f"{type(error).__name__}: {error}"[:2000]
+        logger.error("%s", self.record.error)
+        try:
+            self._write()
+        except OSError as second:
+            logger.error("the record could not be written: %s", second)
+
+
+def plan(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
+    """Say of every stage what a run would do, without doing anything."""
+    settings = pipeline.settings
+    workspace = Workspace(settings.run.directory)
+    context = Context(settings, workspace, pipeline.display)
+    waiting: set[str] = set()
+    for stage in STAGES:
+        if not stage.wanted(settings):
+            yield {"stage": stage.name, "action": "not asked for"}
+            continue
+        if before := [name for name in stage.needs if name in waiting]:
+            waiting.add(stage.name)
+            yield {"stage": stage.name, "action": "to do", "reason": f"after {before[-1]}"}
+            continue
+        key = stage.key(context)
+        artefact = workspace.artefact(stage.name, key)
+        context.artefacts[stage.name] = artefact
+        done = artefact.done()
+        if done is not None and stage.is_there(context, done["outputs"]):
+            context.outputs[stage.name] = done["outputs"]
+            yield {"stage": stage.name, "action": "current"}
+            continue
+        waiting.add(stage.name)
+        yield {"stage": stage.name, "action": "to do", **stage.forecast(context)}

@@ -1,0 +1,426 @@
+"""The stages of a run: what decides each, and what it does.
+
+A stage's key is a hash of `decides` and of its revision, which is raised whenever the same inputs
+would give another result. `work` may be killed at any moment and is called again with the same
+artefact: what it finds there it goes on with.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from sadih_dask.config import Settings
+from sadih_dask.errors import FormatError, IncompleteError
+from sadih_dask.pipeline.sources import Look, Places, Rows, has_queries, rows_of
+from sadih_dask.runs.workspace import Artefact, Workspace, key_of
+from sadih_dask.storage import CodeStore, FeatureStore
+
+if TYPE_CHECKING:
+    from sadih_dask.estimator import SADIH
+    from sadih_dask.pipeline.evaluating import Collection
+
+MODEL, CODES, METRICS, INDEX, SCAN = "model.sadih", "codes.zarr", "metrics.json", "index.faiss", "scan"
+FIGURES, REPORT = "figures", "report.html"
+LEARNED_FROM = ("features", "labels")
+SCAN_PARAMETERS = ("anchors", "sigma", "block_rows", "random_state")
+"""Parameters that decide the statistics; any other can be changed without reading rows."""
+
+Progress = Callable[[int, int], None]
+Outputs = dict[str, Any]
+
+
+class Bar(Protocol):
+    """Something to report progress to."""
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show progress."""
+
+    def over(self, n_units: int) -> Progress:
+        """Say how many rows the total stands for."""
+
+
+class Display(Protocol):
+    """What a run shows while it goes on."""
+
+    def bar(self, title: str, *, goes_on: bool = False) -> AbstractContextManager[Bar]:
+        """Return a progress display."""
+
+
+@dataclass(eq=False)
+class Context:
+    """What the stages of one run share.
+
+    outputs     of the stages that are done, by name
+    display     where progress is shown
+    """
+
+    settings: Settings
+    workspace: Workspace
+    display: Display
+    outputs: dict[str, Outputs] = field(default_factory=dict)
+    artefacts: dict[str, Artefact] = field(default_factory=dict)
+    began: float = field(default_factory=time.time)
+
+    @cached_property
+    def places(self) -> Places:
+        """Where the stores are."""
+        form, place = self.settings.store, self.workspace.store_url
+        queries = form.queries_url or place("queries.zarr")
+        return Places(
+            form.url or place("database.zarr"), queries if has_queries(self.settings) else None
+        )
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The source."""
+        return rows_of(self.settings)
+
+    @cached_property
+    def look(self) -> Look:
+        """What the source has now."""
+        return self.rows.look(self.places)
+
+    @cached_property
+    def database(self) -> FeatureStore:
+        """The rows that are learned from and looked among."""
+        return FeatureStore.open(self.places.database)
+
+    @cached_property
+    def queries(self) -> FeatureStore:
+        """The rows that are looked up."""
+        if self.places.queries is None:
+            raise FormatError("this configuration has no queries")
+        return FeatureStore.open(self.places.queries)
+
+    @cached_property
+    def model(self) -> SADIH:
+        """The model of this run."""
+        from sadih_dask.estimator import SADIH
+
+        return SADIH.load(self.artefacts["fit"].url(MODEL))
+
+    @cached_property
+    def codes(self) -> CodeStore:
+        """The hashed database."""
+        return CodeStore.open(self.artefacts["encode"].url(CODES))
+
+    @property
+    def collection(self) -> Collection:
+        """What the model is judged on."""
+        from sadih_dask.pipeline.evaluating import Collection
+
+        return Collection(self.queries, self.database, self.codes)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a stage made: what later stages go by, and what a record says about it."""
+
+    outputs: Outputs
+    facts: Mapping[str, Any]
+
+
+class Stage(ABC):
+    """One step of a run."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    revision: ClassVar[int] = 1
+    needs: ClassVar[tuple[str, ...]]
+    links: ClassVar[tuple[str, ...]] = ()
+
+    def wanted(self, settings: Settings) -> bool:
+        """Whether the configuration asks for it."""
+        del settings
+        return True
+
+    def key(self, context: Context) -> str:
+        """A hash of everything that decides what the stage makes."""
+        return key_of(self.name, self.revision, self.decides(context))
+
+    @abstractmethod
+    def decides(self, context: Context) -> Any:
+        """Inputs and parameters, as JSON takes them."""
+
+    @abstractmethod
+    def work(self, context: Context, artefact: Artefact) -> Made:
+        """Do it, or the rest of it."""
+
+    def is_there(self, context: Context, outputs: Outputs) -> bool:
+        """Whether what was made is still as it was; only what lies elsewhere needs a look."""
+        del context, outputs
+        return True
+
+    def forecast(self, context: Context) -> Mapping[str, Any]:
+        """What doing it would take, as far as that is known beforehand."""
+        del context
+        return {}
+
+
+class Ingest(Stage):
+    """Files to stores."""
+
+    name, title, needs = "ingest", "Ingesting", ()
+
+    def decides(self, context: Context) -> Any:
+        """The sources as they are now, and where their rows go."""
+        places = context.places
+        return [context.look.identity, places.database, places.queries]
+
+    def work(self, context: Context, artefact: Artefact) -> Made:
+        """Bring the stores up to date."""
+        del artefact
+        with context.display.bar(self.title, goes_on=True) as bar:
+            poured = context.rows.pour(context.places, context.look, bar)
+        for name in ("database", "queries"):
+            context.__dict__.pop(name, None)
+        facts = {"rows": poured.n_new, "rows_kept": poured.n_kept, **poured.facts}
+        return Made(_stores(context), facts | {"bytes": context.look.n_bytes})
+
+    def is_there(self, context: Context, outputs: Outputs) -> bool:
+        """The stores belong to the user as well: somebody may have changed or removed them."""
+        try:
+            return _stores(context) == outputs
+        except (FormatError, IncompleteError):
+            return False
+
+    def forecast(self, context: Context) -> Mapping[str, Any]:
+        """Rows and bytes that the stores do not have yet."""
+        look = context.look
+        return {"rows": look.n_new, "bytes": look.n_bytes}
+
+
+def _stores(context: Context) -> Outputs:
+    database, queries = context.database, None
+    if context.places.queries is not None:
+        queries = context.queries.fingerprint()
+    return {
+        "database": database.fingerprint(),
+        "learned_from": database.fingerprint(arrays=LEARNED_FROM),
+        "n_rows": database.n_rows,
+        "queries": queries,
+        "n_queries": 0 if queries is None else context.queries.n_rows,
+    }
+
+
+class Fit(Stage):
+    """Rows to a model."""
+
+    name, title, needs, links = "fit", "Scanning", ("ingest",), (MODEL,)
+
+    def decides(self, context: Context) -> Any:
+        """The rows, and all parameters of the model."""
+        said = context.settings.model
+        search = None if said.search is None else said.search.model_dump()
+        return [context.outputs["ingest"]["learned_from"], said.parameters, search]
+
+    def work(self, context: Context, artefact: Artefact) -> Made:
+        """Learn from rows that no earlier model has learned from, and solve."""
+        from sadih_dask.estimator import SADIH
+
+        settings, store = context.settings.model, context.database
+        wanted = SADIH(**settings.parameters)
+        model, n_known = self._earlier(context, wanted)
+        with context.display.bar(self.title) as bar:
+            report = bar.over(store.n_rows - n_known)
+            model.fit(store, progress=report)
+        model.save(artefact.url(MODEL))
+        artefact.files.delete(f"{artefact.folder}/{SCAN}")
+        return self._made(context, model, n_known)
+
+    def _made(self, context: Context, model: SADIH, n_known: int) -> Made:
+        store, coverage = context.database, model.coverage_
+        outputs = {
+            "fingerprint": model.fingerprint_,
+            "n_bits": model.hash_function_.n_bits,
+            "scan": _scan_parameters(model),
+            "n_rows": store.n_rows,
+            "learned_from": None if coverage is None else coverage.fingerprint,
+        }
+        n_read = store.n_rows - n_known
+        facts = {
+            "rows": n_read,
+            "rows_known": n_known,
+            "bytes": n_read * _row_bytes(store),
+            "label_groups": model.groups_.n_groups,
+            "iterations": model.n_iter_,
+        }
+        return Made(outputs, facts)
+
+    def forecast(self, context: Context) -> Mapping[str, Any]:
+        """Rows that no earlier model has learned from, and the predicted memory of reading them."""
+        from sadih_dask.estimator import SADIH
+
+        store = context.database
+        wanted = SADIH(**context.settings.model.parameters)
+        n_left = store.n_rows - self._earlier(context, wanted)[1]
+        found: dict[str, Any] = {"rows": n_left, "bytes": n_left * _row_bytes(store)}
+        if n_left:
+            return found | {"memory": wanted.plan(store).total}
+        return found | {"reason": "solved from the statistics of an earlier run"}
+
+    def _earlier(self, context: Context, wanted: SADIH) -> tuple[SADIH, int]:
+        """An earlier model whose statistics cover the first rows of the store, most of them."""
+        from sadih_dask.estimator import SADIH
+
+        store, best, n_best = context.database, None, 0
+        for artefact in context.workspace.artefacts(self.name):
+            done = artefact.done()
+            known = {} if done is None else done["outputs"]
+            if known.get("scan") != _scan_parameters(wanted) or known["n_rows"] > store.n_rows:
+                continue
+            same = store.fingerprint(known["n_rows"], LEARNED_FROM) == known["learned_from"]
+            if same and known["n_rows"] > n_best:
+                best, n_best = artefact, known["n_rows"]
+        if best is None:
+            return wanted, 0
+        return SADIH.load(best.url(MODEL)).set_params(**wanted.get_params()), n_best
+
+
+def _scan_parameters(model: SADIH) -> dict[str, Any]:
+    return {name: getattr(model, name) for name in SCAN_PARAMETERS}
+
+
+def _row_bytes(store: FeatureStore) -> int:
+    return store.n_features * store.dtype("features").itemsize
+
+
+class Encode(Stage):
+    """The database to codes."""
+
+    name, title, needs, links = "encode", "Encoding", ("ingest", "fit"), (CODES,)
+
+    def decides(self, context: Context) -> Any:
+        """The rows and the hash function."""
+        return [context.outputs["ingest"]["database"], context.outputs["fit"]["fingerprint"]]
+
+    def work(self, context: Context, artefact: Artefact) -> Made:
+        """Hash the blocks that have no codes yet."""
+        from sadih_dask.pipeline.encoding import encode
+
+        store = context.database
+        with context.display.bar(self.title) as bar:
+            done = encode(context.model, store, artefact.url(CODES), progress=bar.over)
+        outputs = {"fingerprint": done.codes.fingerprint(), "n_rows": done.codes.n_rows}
+        n_bytes = done.n_rows_encoded * _row_bytes(store)
+        kept = store.n_rows - done.n_rows_encoded
+        return Made(outputs, {"rows": done.n_rows_encoded, "rows_kept": kept, "bytes": n_bytes})
+
+    def forecast(self, context: Context) -> Mapping[str, Any]:
+        """All rows, unless some of them are hashed already."""
+        store = context.database
+        return {"rows": store.n_rows, "bytes": store.n_rows * _row_bytes(store)}
+
+
+class Evaluate(Stage):
+    """Queries to metrics."""
+
+    name, title, links = "evaluate", "Comparing", (METRICS,)
+    needs = ("ingest", "fit", "encode")
+
+    def wanted(self, settings: Settings) -> bool:
+        """Whether there are queries."""
+        return has_queries(settings)
+
+    def decides(self, context: Context) -> Any:
+        """The model, the rows on both sides, and the code lengths."""
+        outputs, bits = context.outputs, context.settings.evaluation.bits
+        rows = [outputs["ingest"]["database"], outputs["ingest"]["queries"]]
+        return [rows, outputs["fit"]["fingerprint"], outputs["fit"]["learned_from"], list(bits)]
+
+    def work(self, context: Context, artefact: Artefact) -> Made:
+        """Look the queries up under both protocols."""
+        from sadih_dask.pipeline.evaluating import document, measure
+
+        bits = context.settings.evaluation.bits
+        with context.display.bar(self.title) as bar:
+            lengths = measure(context.model, context.collection, bits, bar.over)
+        text = json.dumps(document(context.model, context.collection, lengths), indent=1)
+        artefact.write(METRICS, text.encode())
+        metrics = {
+            str(length.n_bits): {name: found.numbers for name, found in length.known.items()}
+            for length in lengths
+        }
+        return Made({"metrics": metrics}, {"rows": context.queries.n_rows})
+
+
+class Export(Stage):
+    """Codes to an index."""
+
+    name, title, needs, links = "export", "Exporting", ("encode",), (INDEX,)
+
+    def wanted(self, settings: Settings) -> bool:
+        """Whether an index is asked for."""
+        return settings.export.index != "none"
+
+    def decides(self, context: Context) -> Any:
+        """The codes and the kind of index."""
+        form = context.settings.export.model_dump()
+        return [context.outputs["encode"]["fingerprint"], form]
+
+    def work(self, context: Context, artefact: Artefact) -> Made:
+        """Write the index."""
+        from sadih_dask.storage.export import export_faiss
+
+        said = context.settings.export
+        with artefact.local_folder() as folder, context.display.bar(self.title) as bar:
+            export_faiss(
+                context.codes,
+                folder / INDEX,
+                said.index,  # type: ignore[arg-type]  # "none" is not wanted
+                n_lists=said.lists,
+                n_probe=said.probe,
+                n_hashes=said.hashes,
+                hash_bits=said.hash_bits,
+                progress=bar,
+            )
+            size = (folder / INDEX).stat().st_size
+        return Made({}, {"rows": context.codes.n_rows, "bytes": size})
+
+
+class Report(Stage):
+    """Metrics to a page."""
+
+    name, title, needs, links = "report", "Looking at codes", ("evaluate",), (REPORT, FIGURES)
+
+    def wanted(self, settings: Settings) -> bool:
+        """Whether it is asked for and there is something to show."""
+        from importlib.util import find_spec
+
+        able = find_spec("matplotlib") is not None
+        return settings.report.enabled and has_queries(settings) and able
+
+    def decides(self, context: Context) -> Any:
+        """What was measured, of which model, and the title."""
+        outputs = context.outputs
+        shown = [outputs["fit"]["fingerprint"], outputs["encode"]["fingerprint"]]
+        return [context.artefacts["evaluate"].key, shown, context.settings.report.model_dump()]
+
+    def work(self, context: Context, artefact: Artefact) -> Made:
+        """Draw, and write the page."""
+        from sadih_dask.pipeline.evaluating import lengths_of, write_page
+
+        lengths = lengths_of(json.loads(context.artefacts["evaluate"].read(METRICS)))
+        title = context.settings.report.title or "Retrieval quality"
+        with artefact.local_folder() as folder, context.display.bar(self.title) as bar:
+            write_page(
+                folder,
+                context.model,
+                context.collection,
+                lengths,
+                title=title,
+                began=context.began,
+                progress=bar.over,
+            )
+        return Made({}, {"finished": datetime.now(UTC).isoformat(timespec="seconds")})
+
+
+STAGES: tuple[Stage, ...] = (Ingest(), Fit(), Encode(), Evaluate(), Export(), Report())

@@ -1,0 +1,1 @@
+"""Run directories: what was made, by which run, and which of them is the latest."""

@@ -1,0 +1,281 @@
+"""The directory of a pipeline's runs.
+
+::
+
+    DIRECTORY/
+      latest            -> runs/<id> of the last complete run; behind a URL, a file with the id
+      runs/<id>/        manifest.json, record.json, log.txt, and links to what the run consists of
+      artefacts/<stage>-<key>/   what a stage made, and done.json, written last
+      checked.json      the last look that found nothing to do
+
+Artefacts are named by a hash of everything that decides them. So a stage is current exactly if its
+artefact is there and done, work that a killed run has finished is found again by the next, and two
+runs that agree in a stage share it. A run only points at artefacts, and becomes visible in one step,
+when `latest` is moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sadih_dask.errors import ConflictError, FormatError, IntegrityError, RunBusyError, SadihError
+from sadih_dask.storage.checksum import canonical_json, crc32c
+from sadih_dask.storage.files import Files, LocalFiles, connect
+from sadih_dask.storage.lock import WriterLock
+
+logger = logging.getLogger(__name__)
+
+ARTEFACTS, RUNS, LATEST, CHECKED = "artefacts", "runs", "latest", "checked.json"
+DONE, MANIFEST, RECORD, LOG = "done.json", "manifest.json", "record.json", "log.txt"
+KEY_DIGITS = 20
+_LIMIT = 64 << 20
+
+
+def key_of(*parts: Any) -> str:
+    """A hash of what decides a stage."""
+    return hashlib.sha256(canonical_json({"parts": parts})).hexdigest()[:KEY_DIGITS]
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A folder of one stage's work."""
+
+    files: Files
+    stage: str
+    key: str
+
+    @property
+    def folder(self) -> str:
+        """Its place in the run directory."""
+        return f"{ARTEFACTS}/{self.stage}-{self.key}"
+
+    def url(self, name: str) -> str:
+        """Path or URL of a file or store in it."""
+        return f"{self.files.url}/{self.folder}/{name}"
+
+    def begin(self) -> Artefact:
+        """Make the folder, where there are folders."""
+        if isinstance(self.files, LocalFiles):
+            Path(self.files.path(self.folder)).mkdir(parents=True, exist_ok=True)
+        return self
+
+    @contextlib.contextmanager
+    def local_folder(self) -> Iterator[Path]:
+        """A folder of this machine; what is written there is part of the artefact afterwards."""
+        if isinstance(self.files, LocalFiles):
+            yield Path(self.files.path(self.folder))
+            return
+        with tempfile.TemporaryDirectory(prefix="sadih-") as scratch:
+            yield Path(scratch)
+            for path in sorted(Path(scratch).rglob("*")):
+                if path.is_file():
+                    name = path.relative_to(scratch).as_posix()
+                    self.files.write(f"{self.folder}/{name}", [path.read_bytes()])
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file of it."""
+        self.files.write(f"{self.folder}/{name}", [data])
+
+    def read(self, name: str) -> bytes:
+        """Read a file of it."""
+        return self.files.read(f"{self.folder}/{name}", _LIMIT)
+
+    def finish(self, outputs: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        """Say that everything is there; ``outputs`` is what later stages go by."""
+        record = {"stage": self.stage, "key": self.key, "outputs": outputs, "facts": facts}
+        _write_checked(self.files, f"{self.folder}/{DONE}", record)
+        if isinstance(self.files, LocalFiles):
+            self.files.sync(self.folder)
+
+    def done(self) -> dict[str, Any] | None:
+        """What `finish` recorded, or None if the work is not finished."""
+        try:
+            return _read_checked(self.files, f"{self.folder}/{DONE}")
+        except FileNotFoundError:
+            return None
+        except (IntegrityError, FormatError) as error:
+            logger.warning("%s; its stage is done again", error)
+            return None
+
+
+class Workspace:
+    """A run directory, local or behind a URL."""
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        self.files = connect(url)
+        self.url = self.files.url
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only run here; RunBusyError names the other one."""
+        try:
+            lock = WriterLock(self.files).acquire()
+        except ConflictError as error:
+            said = str(error).replace("is being written by", "is held by another run:")
+            raise RunBusyError(f"{said}. This one did nothing") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def artefact(self, stage: str, key: str) -> Artefact:
+        """The artefact of a stage, finished or not."""
+        return Artefact(self.files, stage, key)
+
+    def artefacts(self, stage: str) -> list[Artefact]:
+        """All artefacts of a stage."""
+        found = [name.rpartition("-") for name in self.files.names(ARTEFACTS)]
+        return [self.artefact(name, key) for name, _, key in found if name == stage]
+
+    def store_url(self, name: str) -> str:
+        """Where a store lies that the configuration gives no place."""
+        return f"{self.url}/{name}"
+
+    # -- runs -------------------------------------------------------------------------------------
+
+    def begin_run(self) -> str:
+        """Make the folder of a new run; ids sort by time."""
+        moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        taken = set(self.files.names(RUNS))
+        names = (moment if k == 1 else f"{moment}-{k}" for k in range(1, 10_000))
+        run = next(name for name in names if name not in taken)
+        self.write_manifest(run, {"id": run, "complete": False, "stages": {}})
+        return run
+
+    def runs(self) -> list[str]:
+        """All runs, oldest first."""
+        return sorted(name for name in self.files.names(RUNS) if not name.startswith("."))
+
+    def write_manifest(self, run: str, manifest: Mapping[str, Any]) -> None:
+        """Write which artefacts a run consists of."""
+        _write_checked(self.files, f"{RUNS}/{run}/{MANIFEST}", manifest)
+
+    def manifest(self, run: str) -> dict[str, Any]:
+        """Return the manifest of a run; IntegrityError if it is damaged."""
+        try:
+            return _read_checked(self.files, f"{RUNS}/{run}/{MANIFEST}")
+        except FileNotFoundError as error:
+            raise FormatError(
+                f"{self.url} has no run {run!r}; it has {', '.join(self.runs()) or 'none'}"
+            ) from error
+
+    def write_record(self, run: str, record: Mapping[str, Any]) -> None:
+        """Write what happened in a run."""
+        _write_checked(self.files, f"{RUNS}/{run}/{RECORD}", record)
+
+    def record(self, run: str) -> dict[str, Any] | None:
+        """What happened in a run; None if it was killed before it could say."""
+        try:
+            return _read_checked(self.files, f"{RUNS}/{run}/{RECORD}")
+        except FileNotFoundError:
+            return None
+
+    def write_checked(self, record: Mapping[str, Any]) -> None:
+        """Write the record of a look that found nothing to do."""
+        _write_checked(self.files, CHECKED, record)
+
+    def write_log(self, run: str, text: str) -> None:
+        """Write the log of a run."""
+        self.files.write(f"{RUNS}/{run}/{LOG}", [text.encode()])
+
+    def link(self, run: str, name: str, artefact: Artefact, source: str) -> str:
+        """Make a file of an artefact reachable from the run's folder; return its address."""
+        if isinstance(self.files, LocalFiles):
+            place = Path(self.files.path(f"{RUNS}/{run}/{name}"))
+            _replace_link(place, Path("..", "..", artefact.folder, source))
+            return str(place)
+        return artefact.url(source)
+
+    def latest(self) -> str | None:
+        """The id of the last complete run, if there is one."""
+        if isinstance(self.files, LocalFiles):
+            try:
+                return Path(self.files.path(LATEST)).readlink().name
+            except FileNotFoundError:
+                return None
+        try:
+            return self.files.read(LATEST, 256).decode()
+        except FileNotFoundError:
+            return None
+
+    def point_latest_at(self, run: str) -> None:
+        """Move `latest` in one step."""
+        if isinstance(self.files, LocalFiles):
+            _replace_link(Path(self.files.path(LATEST)), Path(RUNS, run))
+            self.files.sync("")
+        else:
+            self.files.write(LATEST, [run.encode()])
+
+    def previous_complete(self) -> str:
+        """The last complete run before the latest."""
+        latest = self.latest()
+        older = [run for run in self.runs() if latest is not None and run < latest]
+        for run in reversed(older):
+            if self.manifest(run).get("complete"):
+                return run
+        raise FormatError(f"{self.url} has no complete run before {latest}; nothing was changed")
+
+    def prune(self, keep: int, current: str) -> list[str]:
+        """Remove all but the last complete runs, and artefacts that no run refers to any more.
+
+        The current run stays, whatever became of it, and so does the latest.
+        """
+        latest = self.latest()
+        manifests = {run: self._manifest_or_nothing(run) for run in self.runs()}
+        complete = [run for run, manifest in manifests.items() if manifest.get("complete")]
+        kept = {*complete[-keep:], current} | ({latest} if latest else set())
+        removed = [run for run in manifests if run not in kept]
+        for run in removed:
+            self.files.delete(f"{RUNS}/{run}")
+        used = {
+            f"{stage}-{key}"
+            for run in kept
+            for stage, key in manifests.get(run, {}).get("stages", {}).items()
+        }
+        for name in self.files.names(ARTEFACTS):
+            if name not in used:
+                self.files.delete(f"{ARTEFACTS}/{name}")
+        return removed
+
+    def _manifest_or_nothing(self, run: str) -> dict[str, Any]:
+        try:
+            return self.manifest(run)
+        except SadihError:
+            return {}
+
+
+def _replace_link(place: Path, target: Path) -> None:
+    """Point a symbolic link somewhere else in one step."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    scratch = place.with_name(f".{place.name}.{os.getpid()}")
+    scratch.unlink(missing_ok=True)
+    scratch.symlink_to(target)
+    scratch.replace(place)
+
+
+def _write_checked(files: Files, key: str, record: Mapping[str, Any]) -> None:
+    """JSON that says its own checksum: a flipped bit is noticed."""
+    text = {**record, "crc32c": crc32c(canonical_json(record))}
+    files.write(key, [json.dumps(text, indent=1, sort_keys=False, allow_nan=False).encode()])
+
+
+def _read_checked(files: Files, key: str) -> dict[str, Any]:
+    data = files.read(key, _LIMIT)
+    try:
+        record = json.loads(data)
+        found = record.pop("crc32c", None)
+    except (ValueError, AttributeError, RecursionError):
+        record, found = {}, None
+    if found is None or found != crc32c(canonical_json(record)):
+        raise IntegrityError(f"{files.url}/{key} is damaged: its checksum does not fit")
+    return dict(record)
