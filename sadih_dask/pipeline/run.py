@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sadih_dask.config import Settings
@@ -19,7 +19,7 @@ from sadih_dask.pipeline.gate import judge
 from sadih_dask.pipeline.stages import STAGES, Context, Display, Stage
 from sadih_dask.runs.log import RunLog
 from sadih_dask.runs.record import Record, StageRecord
-from sadih_dask.runs.workspace import Workspace
+from sadih_dask.runs.workspace import Artefact, Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,6 @@ class Pipeline:
     display: Display
     place: Place = nullcontext
     told: Callable[[str], None] = logger.info
-    _current: list[Stage] = field(default_factory=list)
 
     def run(self) -> Record:
         """Bring everything up to date; the record says what was done."""
@@ -92,9 +91,18 @@ class _Work:
             told(f"[{number}/{len(wanted)}] {stage.name}")
             made = stage.work(self.context, artefact.begin())
             self.context.outputs[stage.name] = made.outputs
-            artefact.finish(made.outputs, made.facts)
+            key = self._settle(stage, artefact)
+            self.context.artefacts[stage.name].finish(made.outputs, made.facts)
             seconds = time.perf_counter() - began
             self._note(StageRecord(stage.name, "done", "", key, seconds, made.facts))
+
+    def _settle(self, stage: Stage, artefact: Artefact) -> str:
+        """The key of a stage once it is done: that of ingestion is known only then."""
+        key = stage.key(self.context)
+        if key != artefact.key:
+            artefact = self.workspace.artefact(stage.name, key).begin()
+        self.context.artefacts[stage.name], self.keys[stage.name] = artefact, key
+        return key
 
     def _remark(self, remarks: tuple[str, ...]) -> None:
         for remark in remarks:
@@ -126,34 +134,41 @@ class _Work:
 
     def conclude(self) -> None:
         """Judge the model and, if it is good enough, make it the latest."""
-        record, outputs = self.record, self.context.outputs
-        if "evaluate" in outputs:
-            lengths = outputs["evaluate"]["metrics"]
-            record.metrics = {"n_bits": outputs["fit"]["n_bits"], "lengths": lengths}
-        record.fingerprints = {
-            "database": outputs["ingest"]["database"],
-            "queries": outputs["ingest"]["queries"],
-            "model": outputs["fit"]["fingerprint"],
-            "codes": outputs["encode"]["fingerprint"],
-        }
-        verdict = judge(self.pipeline.settings.gate, record.to_dict(), self._latest_record())
+        self._sum_up()
+        record, gate = self.record, self.pipeline.settings.gate
+        rejected = self.keys in self.workspace.rejected()
+        if rejected:
+            self._remark(("this result was rolled back; it does not become the latest again",))
+        verdict = judge(gate, record.to_dict(), self._latest_record())
         record.gate = verdict.to_dict()
-        if record.id is None and self._is_latest():
-            record.outcome = "nothing to do" if verdict.passed else "refused"
+        if record.id is None and (rejected or self._is_latest()):
             record.id = record.previous
+            record.outcome = "nothing to do" if verdict.passed else "refused"
             self.workspace.write_checked(record.to_dict())
             return
         self._begin()
         self._link()
-        if verdict.passed:
-            record.outcome = "complete"
-            self._write()
+        record.outcome = "complete" if verdict.passed and not rejected else "refused"
+        self._write()
+        if record.outcome == "complete":
             self.workspace.point_latest_at(str(record.id))
-        else:
-            record.outcome = "refused"
-            self._write()
         for run in self.workspace.prune(self.pipeline.settings.run.keep, str(record.id)):
             logger.info("removed run %s; %d are kept", run, self.pipeline.settings.run.keep)
+
+    def _sum_up(self) -> None:
+        """What the record says of the whole."""
+        record, outputs = self.record, self.context.outputs
+        rows = outputs["ingest"]
+        record.rows, record.queries = rows["n_rows"], rows["n_queries"]
+        if "evaluate" in outputs:
+            lengths = outputs["evaluate"]["metrics"]
+            record.metrics = {"n_bits": outputs["fit"]["n_bits"], "lengths": lengths}
+        record.fingerprints = {
+            "database": rows["database"],
+            "queries": rows["queries"],
+            "model": outputs["fit"]["fingerprint"],
+            "codes": outputs["encode"]["fingerprint"],
+        }
 
     def _is_latest(self) -> bool:
         """Whether the latest run consists of just these artefacts."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +15,10 @@ from sadih_dask.config.settings import (
     Settings,
     SyntheticSource,
 )
+from sadih_dask.errors import ConflictError, FormatError, IncompleteError, InputError
 from sadih_dask.storage import FeatureStore
+from sadih_dask.storage.ingest import Changes, DataFiles, HoldOut, Mode, compare, ingest
+from sadih_dask.storage.sources import read_class_names
 
 Progress = Callable[[int, int], None]
 
@@ -35,14 +39,14 @@ class Look:
     n_new       rows that the store does not have yet, if that is known
     n_bytes     of them
     remarks     what a user should know: files that are gone, changed or too young
-    rebuild     whether the store has to be made anew
+    actions     of a source of files: what is to be read into each store, and how
     """
 
     identity: Any
     n_new: int | None = None
     n_bytes: int | None = None
     remarks: tuple[str, ...] = ()
-    rebuild: bool = False
+    actions: Mapping[str, tuple[DataFiles | None, Mode | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,9 +92,7 @@ class _Digits:
 
     def look(self, places: Places) -> Look:
         del places
-        import sklearn
-
-        return Look(["digits", sklearn.__version__, self.form])
+        return Look(["digits", version("scikit-learn"), self.form])
 
     def pour(self, places: Places, look: Look, progress: Progress | None) -> Poured:
         del look
@@ -139,8 +141,10 @@ class _Synthetic:
         from sadih_dask.pipeline.synthetic import generate
 
         said = self.source
-        sizes = {places.database: (said.rows, 0), places.queries: (said.queries, 1)}
-        for url, (n_rows, stream) in sizes.items():
+        for url, n_rows, part in (
+            (places.database, said.rows, "database"),
+            (places.queries, said.queries, "queries"),
+        ):
             if url is not None:
                 generate(
                     url,
@@ -148,9 +152,9 @@ class _Synthetic:
                     said.features,
                     said.classes,
                     seed=said.seed,
-                    stream=stream,
+                    part=part,
                     spread=said.spread,
-                    progress=progress if url == places.database else None,
+                    progress=progress if part == "database" else None,
                     **self.form,
                 )
         return Poured(said.rows, 0)
@@ -162,7 +166,109 @@ class _FromFiles:
     form: dict[str, Any]
 
     def look(self, places: Places) -> Look:
-        raise NotImplementedError
+        """Compare the files with the stores; ConflictError if that is to be refused."""
+        found = [_Store(url, self._compared(files, url)) for url, files in self._sets(places)]
+        actions = {store.url: self._action(store.changes) for store in found}
+        pending = any(action is not None for action in actions.values())
+        state = [s.changes.fingerprint if pending else s.fingerprint() for s in found]
+        return Look(
+            ["files", pending, state, self.form],
+            sum(s.changes.n_new_rows for s in found),
+            sum(s.changes.n_new_bytes for s in found),
+            tuple(self._remark(s) for s in found if s.changes.in_words()),
+            {store.url: (store.changes.files, actions[store.url]) for store in found},
+        )
 
     def pour(self, places: Places, look: Look, progress: Progress | None) -> Poured:
-        raise NotImplementedError
+        """Append new files, or make a store anew where the configuration says so."""
+        new = kept = 0
+        facts: dict[str, Any] = {}
+        for url, (files, mode) in look.actions.items():
+            if mode is None:
+                continue
+            done = ingest(files, url, mode=mode, progress=progress, **self._form_for(mode, url))
+            if url == places.database:
+                new, kept = done.n_new, done.n_kept
+                facts = {"files": done.n_files, "rows_dropped": done.n_dropped}
+        return Poured(new, kept, facts)
+
+    def _form_for(self, mode: Mode, url: str) -> dict[str, Any]:
+        """A store that is there has its form already."""
+        return {} if mode == "append" and store_exists(url) else self.form
+
+    def _sets(self, places: Places) -> Iterator[tuple[str, DataFiles]]:
+        said = self.source
+        options: dict[str, Any] = said.model_dump(include=set(_READING))
+        if said.class_names is not None:
+            options["class_names"] = read_class_names(Path(said.class_names))
+        if said.hold_out is not None and places.queries is not None:
+            part = HoldOut(said.hold_out, said.seed)
+            files = DataFiles(**_named(said), **options, hold_out=part)
+            yield places.database, files
+            yield places.queries, replace(files, hold_out=replace(part, part="queries"))
+            return
+        yield places.database, DataFiles(**_named(said), **options)
+        if said.queries is not None and places.queries is not None:
+            yield places.queries, DataFiles(**_named(said.queries), **options)
+
+    def _compared(self, files: DataFiles, url: str) -> Changes:
+        return compare(files, url, min_age=self.source.min_age)
+
+    def _action(self, changes: Changes) -> Mode | None:
+        """What is to be done to a store, if anything."""
+        if changes.files is None:
+            if changes.store == "finished":
+                return None
+            raise InputError(f"there is no file to read yet: {changes.in_words()}")
+        if changes.store == "begun" and not changes.goes_on:
+            return "overwrite"  # only half-done work is lost
+        for found, policy in (
+            (changes.altered, self.source.on_change),
+            (changes.n_gone > 0, self.source.on_removal),
+        ):
+            if found and policy == "rebuild":
+                return "overwrite"
+            if found and policy == "refuse":
+                raise ConflictError(
+                    f"{changes.url}: {changes.in_words()}. Put the files back, or make the store "
+                    "anew with --set source.on_change=rebuild (or source.on_removal)"
+                )
+        return "append" if changes.new or changes.store != "finished" else None
+
+    @staticmethod
+    def _remark(store: _Store) -> str:
+        return f"{store.url}: {store.changes.in_words()}"
+
+
+_READING = (
+    "features_variable",
+    "labels_variable",
+    "transpose",
+    "scale",
+    "separator",
+    "unlabelled",
+)
+
+
+def _named(files: Files) -> dict[str, Any]:
+    """The files of one data set."""
+    return {name: getattr(files, name) for name in ("features", "labels", "ids", "thumbnails")}
+
+
+@dataclass(frozen=True)
+class _Store:
+    url: str
+    changes: Changes
+
+    def fingerprint(self) -> str:
+        """Of the rows that are stored."""
+        return FeatureStore.open(self.url).fingerprint()
+
+
+def store_exists(url: str) -> bool:
+    """Whether a finished store is there."""
+    try:
+        FeatureStore.open(url)
+    except (FormatError, IncompleteError):
+        return False
+    return True

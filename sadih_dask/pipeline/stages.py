@@ -8,6 +8,7 @@ artefact: what it finds there it goes on with.
 from __future__ import annotations
 
 import json
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -87,6 +88,11 @@ class Context:
     def look(self) -> Look:
         """What the source has now."""
         return self.rows.look(self.places)
+
+    def look_again(self) -> None:
+        """Forget what the source and the stores were before they were changed."""
+        for name in ("look", "database", "queries"):
+            self.__dict__.pop(name, None)
 
     @cached_property
     def database(self) -> FeatureStore:
@@ -180,10 +186,10 @@ class Ingest(Stage):
         del artefact
         with context.display.bar(self.title, goes_on=True) as bar:
             poured = context.rows.pour(context.places, context.look, bar)
-        for name in ("database", "queries"):
-            context.__dict__.pop(name, None)
         facts = {"rows": poured.n_new, "rows_kept": poured.n_kept, **poured.facts}
-        return Made(_stores(context), facts | {"bytes": context.look.n_bytes})
+        facts["bytes"] = context.look.n_bytes
+        context.look_again()
+        return Made(_stores(context), facts)
 
     def is_there(self, context: Context, outputs: Outputs) -> bool:
         """The stores belong to the user as well: somebody may have changed or removed them."""
@@ -346,10 +352,15 @@ class Evaluate(Stage):
         text = json.dumps(document(context.model, context.collection, lengths), indent=1)
         artefact.write(METRICS, text.encode())
         metrics = {
-            str(length.n_bits): {name: found.numbers for name, found in length.known.items()}
+            str(length.n_bits): {name: _known(found.numbers) for name, found in length.known.items()}
             for length in lengths
         }
         return Made({"metrics": metrics}, {"rows": context.queries.n_rows})
+
+
+def _known(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON has no NaN."""
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
 class Export(Stage):

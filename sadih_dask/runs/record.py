@@ -68,6 +68,8 @@ class Record:
     cluster: Mapping[str, Any] | None = None
     files: dict[str, str] = field(default_factory=dict)
     fingerprints: dict[str, Any] = field(default_factory=dict)
+    rows: int | None = None
+    queries: int | None = None
     previous: str | None = None
     outcome: Outcome | None = None
     error: str | None = None
@@ -86,6 +88,8 @@ class Record:
             "started": self.started,
             **over,
             "seconds": round(time.perf_counter() - self._clock, 3),
+            "rows": self.rows,
+            "queries": self.queries,
             "stages": [stage.to_dict() for stage in self.stages],
             "metrics": self.metrics,
             "gate": self.gate,

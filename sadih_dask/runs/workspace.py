@@ -7,6 +7,7 @@
       runs/<id>/        manifest.json, record.json, log.txt, and links to what the run consists of
       artefacts/<stage>-<key>/   what a stage made, and done.json, written last
       checked.json      the last look that found nothing to do
+      rejected.json     results that were rolled back, and do not become the latest again
 
 Artefacts are named by a hash of everything that decides them. So a stage is current exactly if its
 artefact is there and done, work that a killed run has finished is found again by the next, and two
@@ -35,7 +36,8 @@ from sadih_dask.storage.lock import WriterLock
 
 logger = logging.getLogger(__name__)
 
-ARTEFACTS, RUNS, LATEST, CHECKED = "artefacts", "runs", "latest", "checked.json"
+ARTEFACTS, RUNS, LATEST = "artefacts", "runs", "latest"
+CHECKED, REJECTED = "checked.json", "rejected.json"
 DONE, MANIFEST, RECORD, LOG = "done.json", "manifest.json", "record.json", "log.txt"
 KEY_DIGITS = 20
 _LIMIT = 64 << 20
@@ -158,7 +160,7 @@ class Workspace:
 
     def write_manifest(self, run: str, manifest: Mapping[str, Any]) -> None:
         """Write which artefacts a run consists of."""
-        _write_checked(self.files, f"{RUNS}/{run}/{MANIFEST}", manifest)
+        self._write(f"{RUNS}/{run}/{MANIFEST}", manifest)
 
     def manifest(self, run: str) -> dict[str, Any]:
         """Return the manifest of a run; IntegrityError if it is damaged."""
@@ -171,7 +173,7 @@ class Workspace:
 
     def write_record(self, run: str, record: Mapping[str, Any]) -> None:
         """Write what happened in a run."""
-        _write_checked(self.files, f"{RUNS}/{run}/{RECORD}", record)
+        self._write(f"{RUNS}/{run}/{RECORD}", record)
 
     def record(self, run: str) -> dict[str, Any] | None:
         """What happened in a run; None if it was killed before it could say."""
@@ -182,7 +184,7 @@ class Workspace:
 
     def write_checked(self, record: Mapping[str, Any]) -> None:
         """Write the record of a look that found nothing to do."""
-        _write_checked(self.files, CHECKED, record)
+        self._write(CHECKED, record)
 
     def write_log(self, run: str, text: str) -> None:
         """Write the log of a run."""
@@ -225,6 +227,20 @@ class Workspace:
                 return run
         raise FormatError(f"{self.url} has no complete run before {latest}; nothing was changed")
 
+    def reject_after(self, chosen: str) -> None:
+        """Remember the results of all complete runs after one as rolled back; its own is not."""
+        stages = {run: self.manifest(run)["stages"] for run in self.runs() if run >= chosen}
+        wanted = stages.pop(chosen)
+        rejected = [*self.rejected(), *stages.values()]
+        self._write(REJECTED, {"stages": [keys for keys in rejected if keys != wanted]})
+
+    def rejected(self) -> list[dict[str, str]]:
+        """Keys of the stages of results that were rolled back."""
+        try:
+            return list(_read_checked(self.files, REJECTED)["stages"])
+        except FileNotFoundError:
+            return []
+
     def prune(self, keep: int, current: str) -> list[str]:
         """Remove all but the last complete runs, and artefacts that no run refers to any more.
 
@@ -246,6 +262,9 @@ class Workspace:
             if name not in used:
                 self.files.delete(f"{ARTEFACTS}/{name}")
         return removed
+
+    def _write(self, key: str, record: Mapping[str, Any]) -> None:
+        _write_checked(self.files, key, record)
 
     def _manifest_or_nothing(self, run: str) -> dict[str, Any]:
         try:
