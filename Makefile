@@ -21,8 +21,8 @@ $(READY): $(BASE)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(BASE) ## Learn codes for scikit-learn's handwritten digits and report retrieval quality
-	$(BIN)/sadih demo
+demo: $(BASE) ## Hash scikit-learn's handwritten digits, measure retrieval, write a report
+	$(BIN)/sadih run pipelines/digits.toml
 
 test: lint types browser ## Lint, check types and run every test
 	$(BIN)/python -m pytest -n auto

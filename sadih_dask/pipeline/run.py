@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sadih_dask.config import Settings
+from sadih_dask.errors import ConfigError
 from sadih_dask.pipeline.gate import judge
 from sadih_dask.pipeline.stages import STAGES, Context, Display, Stage
 from sadih_dask.runs.log import RunLog
@@ -73,8 +74,8 @@ class _Work:
         self.keys: dict[str, str] = {}
 
     def through_all_stages(self) -> None:
-        settings, told = self.pipeline.settings, self.pipeline.told
-        wanted = [stage for stage in STAGES if stage.wanted(settings)]
+        told = self.pipeline.told
+        wanted = list(self._able())
         for number, stage in enumerate(wanted, 1):
             began = time.perf_counter()
             key = stage.key(self.context)
@@ -95,6 +96,20 @@ class _Work:
             self.context.artefacts[stage.name].finish(made.outputs, made.facts)
             seconds = time.perf_counter() - began
             self._note(StageRecord(stage.name, "done", "", key, seconds, made.facts))
+
+    def _able(self) -> Iterator[Stage]:
+        """Stages that are asked for; one that lacks a package is refused, or left out aloud."""
+        for stage in STAGES:
+            if not stage.wanted(self.pipeline.settings):
+                continue
+            lacking = stage.lacks()
+            if lacking and not stage.optional:
+                raise ConfigError(f"{self.pipeline.configuration}: {lacking}")
+            if lacking:
+                self._remark((lacking,))
+                self.record.stages.append(StageRecord(stage.name, "skipped", lacking))
+            else:
+                yield stage
 
     def _settle(self, stage: Stage, artefact: Artefact) -> str:
         """The key of a stage once it is done: that of ingestion is known only then."""

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sadih_dask.config import Settings
@@ -142,11 +143,16 @@ class Stage(ABC):
     revision: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]]
     links: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[bool] = False
 
     def wanted(self, settings: Settings) -> bool:
         """Whether the configuration asks for it."""
         del settings
         return True
+
+    def lacks(self) -> str | None:
+        """What is not installed here and would be needed, with the remedy."""
+        return None
 
     def key(self, context: Context) -> str:
         """A hash of everything that decides what the stage makes."""
@@ -363,6 +369,12 @@ def _known(numbers: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
+def _lacks(package: str, what: str, extra: str) -> str | None:
+    if find_spec(package) is not None:
+        return None
+    return f"{what} needs {package}; install it with: pip install 'sadih-dask[{extra}]'"
+
+
 class Export(Stage):
     """Codes to an index."""
 
@@ -371,6 +383,10 @@ class Export(Stage):
     def wanted(self, settings: Settings) -> bool:
         """Whether an index is asked for."""
         return settings.export.index != "none"
+
+    def lacks(self) -> str | None:
+        """FAISS, where it is not installed."""
+        return _lacks("faiss", "an index", "faiss")
 
     def decides(self, context: Context) -> Any:
         """The codes and the kind of index."""
@@ -401,13 +417,15 @@ class Report(Stage):
     """Metrics to a page."""
 
     name, title, needs, links = "report", "Looking at codes", ("evaluate",), (REPORT, FIGURES)
+    optional = True
 
     def wanted(self, settings: Settings) -> bool:
         """Whether it is asked for and there is something to show."""
-        from importlib.util import find_spec
+        return settings.report.enabled and has_queries(settings)
 
-        able = find_spec("matplotlib") is not None
-        return settings.report.enabled and has_queries(settings) and able
+    def lacks(self) -> str | None:
+        """Matplotlib, where it is not installed."""
+        return _lacks("matplotlib", "a report", "report")
 
     def decides(self, context: Context) -> Any:
         """What was measured, of which model, and the title."""
