@@ -14,7 +14,7 @@ from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.evaluate import compare
 from sadih_dask.compute.labels import ArrayLabels, Labels, StoreLabels
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.running import Progress
+from sadih_dask.compute.running import Progress, current_client
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.estimator import SADIH
 from sadih_dask.learning.labels import group_rows
@@ -27,6 +27,9 @@ from sadih_dask.retrieval.evaluation import (
 )
 from sadih_dask.retrieval.histograms import Histograms
 from sadih_dask.storage import CodeStore, FeatureStore
+
+HELD_CODES = 64 * 2**20
+"""Bytes of codes that are hashed once and held; more are hashed again for every block of queries."""
 
 
 def evaluate_model(
@@ -101,6 +104,9 @@ def _database(model: SADIH, database: Any, codes: CodeStore | None) -> tuple[Dat
         labels_of = _array_labels(model, database.read("labels"))
     if codes is not None:
         return _checked(model, codes), labels_of
+    if database.n_rows * model.label_codes_.shape[1] <= HELD_CODES and current_client() is None:
+        hashed = np.asarray(model.transform(database).compute())
+        return ArrayCodes(hashed, model.hash_function_.n_bits), labels_of
     rows = StoreRows(database, 0, database.n_rows)
     return HashedRows(rows, HashRows(model.hash_function_), model.block_rows), labels_of
 
