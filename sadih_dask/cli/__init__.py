@@ -31,7 +31,6 @@ _COMMANDS = {
     "search": "Find the nearest codes of queries.",
     "evaluate": "Measure retrieval and write figures and a report.",
     "export": "Write codes as an index that FAISS reads.",
-    "demo": "Hash scikit-learn's handwritten digits and report quality.",
 }
 
 

@@ -63,12 +63,13 @@ def command(
     sadih run pipelines/digits.toml
     sadih run nightly.toml --set model.n_bits=32 --plan
 
-    Stages: ingest, fit, encode, evaluate, export, report. What is current is not done again, so the
-    command may be repeated at any time, and resumes what was interrupted. Settings may also be given
-    as environment variables: SADIH__MODEL__N_BITS=32.
+    Stages: ingest, fit, encode, evaluate, export, report. What is current is not done again, so
+    the command may be repeated at any time, and resumes what was interrupted. Settings may also be
+    given as environment variables: SADIH__MODEL__N_BITS=32.
 
-    Exit codes: 0 done, or nothing to do; 1 bad data or damage; 2 wrong usage or configuration; 3 the
-    quality gate refused the model; 4 the cluster failed; 5 another run is at work; 130 interrupted.
+    Exit codes: 0 done, or nothing to do; 1 bad data or damage; 2 wrong usage or configuration; 3
+    the quality gate refused the model; 4 the cluster failed; 5 another run is at work; 130
+    interrupted.
     """
     from sadih_dask.config import load
 

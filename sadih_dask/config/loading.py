@@ -1,7 +1,7 @@
 """From a TOML file, the environment and the command line to checked settings.
 
-Later ones win: ``SADIH__MODEL__N_BITS=32`` over the file, ``--set model.n_bits=32`` over both. Every
-error names where the value came from, its key, and what is allowed there.
+Later ones win: ``SADIH__MODEL__N_BITS=32`` over the file, ``--set model.n_bits=32`` over both.
+Every error names where the value came from, its key, and what is allowed there.
 """
 
 from __future__ import annotations
@@ -125,9 +125,7 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _sections(argument)
 
 
-def _chosen(
-    section: type[BaseModel], values: object, annotation: Any = None
-) -> type[BaseModel]:
+def _chosen(section: type[BaseModel], values: object, annotation: Any = None) -> type[BaseModel]:
     """Of several kinds of a section, the one that its ``kind`` names."""
     kinds = list(_sections(annotation)) if annotation is not None else [section]
     wanted = values.get("kind") if isinstance(values, dict) else None
@@ -147,7 +145,10 @@ def _explain(found: Any) -> tuple[Path_, str]:
     if found["type"] == "union_tag_not_found":
         return key, f"{name}.kind is missing; allowed are 'files', 'digits' and 'synthetic'"
     if found["type"] == "union_tag_invalid":
-        return key, f"{name}.kind = {found['ctx']['tag']!r}; allowed are {found['ctx']['expected_tags']}"
+        return (
+            key,
+            f"{name}.kind = {found['ctx']['tag']!r}; allowed are {found['ctx']['expected_tags']}",
+        )
     message = found["msg"].removeprefix("Value error, ").replace("Input should", "it should")
     if found["type"] == "value_error":
         return key, f"{name}: {message}"
@@ -164,22 +165,23 @@ def _shown(value: Any) -> str:
 
 def _meaning(key: Path_) -> str:
     """What a setting is, from its description."""
-    model: Any = Settings
+    sections: list[type[BaseModel]] = [Settings]
     text = ""
     for name in key:
-        field = getattr(model, "model_fields", {}).get(name)
-        if field is None:
+        fields = [s.model_fields[name] for s in sections if name in s.model_fields]
+        if not fields:
             break
-        text = field.description or ""
-        model = next(_sections(field.annotation), None)
+        text = fields[0].description or ""
+        sections = list(_sections(fields[0].annotation))
     return f" ({text})" if text else ""
 
 
 def _origin(key: Path_, origins: Mapping[Path_, str], file: str) -> str:
     """Where the value of a key came from; the file, unless something overrode it."""
-    for length in range(len(key), 0, -1):
-        if key[:length] in origins:
-            return origins[key[:length]]
+    for given, origin in origins.items():
+        shorter = min(len(given), len(key))
+        if shorter and given[:shorter] == key[:shorter]:
+            return origin
     return file
 
 

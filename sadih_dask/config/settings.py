@@ -11,6 +11,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from sadih_dask.learning.encoders import EncoderKind
+from sadih_dask.learning.similarity import SimilarityKind
+from sadih_dask.learning.solver import Loss, SolverKind, StartKind
 from sadih_dask.parameters import CHOICES
 
 
@@ -52,7 +55,8 @@ class Files(Section):
 
     features: Annotated[Names, Field(min_length=1, description="files with the feature vectors")]
     labels: Annotated[
-        Names | None, Field(description="files with the labels, if they are not beside the features")
+        Names | None,
+        Field(description="files with the labels, if they are not beside the features"),
     ] = None
     ids: Annotated[Names | None, Field(description="files with one id a row")] = None
     thumbnails: Annotated[Names | None, Field(description="files with one picture a row")] = None
@@ -174,19 +178,17 @@ class Search(Section):
         return {name: list(values) for name, values in given.items()}
 
 
-def _choice(name: str) -> Any:
-    return Literal.__getitem__(CHOICES[name])
-
-
 class Model(Section):
     """Parameters of SADIH; those that are not given are its defaults."""
 
     n_bits: Annotated[Count | None, Field(description="code length")] = None
-    loss: Annotated[_choice("loss") | None, Field(description="loss of the codes")] = None
-    solver: Annotated[_choice("solver") | None, Field(description="updates")] = None
-    start: Annotated[_choice("start") | None, Field(description="starting codes")] = None
-    encoder: Annotated[_choice("encoder") | None, Field(description="hash function")] = None
-    similarity: Annotated[_choice("similarity") | None, Field(description="of labels")] = None
+    loss: Annotated[Loss | None, Field(description="loss of the codes")] = None
+    solver: Annotated[SolverKind | None, Field(description="updates")] = None
+    start: Annotated[StartKind | None, Field(description="starting codes")] = None
+    encoder: Annotated[Literal["auto"] | EncoderKind | None, Field(description="hash function")] = (
+        None
+    )
+    similarity: Annotated[SimilarityKind | None, Field(description="of labels")] = None
     anchors: Annotated[
         Annotated[Count | None, BeforeValidator(_none_if_said)] | None,
         Field(description='radial basis functions, or "none"'),
@@ -208,9 +210,7 @@ class Model(Section):
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters that were given."""
-        return {
-            name: getattr(self, name) for name in sorted(self.model_fields_set - {"search"})
-        }
+        return {name: getattr(self, name) for name in sorted(self.model_fields_set - {"search"})}
 
 
 class Evaluation(Section):
@@ -287,9 +287,11 @@ class Cluster(Section):
     tls: Annotated[Tls | None, Field(description="certificates")] = None
     options: Annotated[
         dict[str, str | int | float | bool],
-        Field(description="further options of SLURM (queue, account, walltime, cores, memory) or "
-        "Kubernetes (namespace, image, name)"),
-    ] = {}  # noqa: RUF012 - pydantic copies it
+        Field(
+            description="further options of SLURM (queue, account, walltime, cores, memory) or "
+            "Kubernetes (namespace, image, name)"
+        ),
+    ] = {}
 
     @model_validator(mode="after")
     def _address_where_needed(self) -> Cluster:

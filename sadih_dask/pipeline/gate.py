@@ -24,9 +24,11 @@ class Verdict:
 
 def judge(gate: Gate, record: Mapping[str, Any], latest: Mapping[str, Any] | None) -> Verdict:
     """Compare the mean average precision of a run with what is asked, and with the latest run's."""
-    found = mean_average_precision(record, gate.protocol)
-    if not gate.is_set or found is None:
+    if not gate.is_set:
         return Verdict(True)
+    found = mean_average_precision(record, gate.protocol)
+    if found is None:
+        return Verdict(False, ("no query has a relevant row, so there is no mean to judge by",))
     reasons = []
     if gate.map_min is not None and not found >= gate.map_min:
         reasons.append(
@@ -34,10 +36,10 @@ def judge(gate: Gate, record: Mapping[str, Any], latest: Mapping[str, Any] | Non
             f"{gate.map_min}"
         )
     before = None if latest is None else mean_average_precision(latest, gate.protocol)
-    if gate.map_drop_max is not None and before is not None:
-        if not before - found <= gate.map_drop_max:
-            reasons.append(
-                f"mean average precision ({gate.protocol}) fell by {before - found:.4f}, from "
-                f"{before:.4f} to {found:.4f}, and gate.map_drop_max allows {gate.map_drop_max}"
-            )
+    allowed = gate.map_drop_max
+    if allowed is not None and before is not None and not before - found <= allowed:
+        reasons.append(
+            f"mean average precision ({gate.protocol}) fell by {before - found:.4f}, from "
+            f"{before:.4f} to {found:.4f}, and gate.map_drop_max allows {allowed}"
+        )
     return Verdict(not reasons, tuple(reasons))

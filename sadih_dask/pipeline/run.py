@@ -1,8 +1,8 @@
 """One run of a pipeline: what is current stays, the rest is done, and then `latest` is moved.
 
-Stages are looked at in order. One whose artefact is there and finished is reused; any other is done,
-into an artefact that the next run finds, should this one be killed. So a run may be repeated at any
-time, and does what is left.
+Stages are looked at in order. One whose artefact is there and finished is reused; any other is
+done, into an artefact that the next run finds, should this one be killed. So a run may be repeated
+at any time, and does what is left.
 """
 
 from __future__ import annotations

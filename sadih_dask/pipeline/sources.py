@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from sadih_dask.config.settings import (
     DigitsSource,
-    FileSource,
     Files,
+    FileSource,
     Settings,
     SyntheticSource,
 )
@@ -70,8 +70,11 @@ class Rows(Protocol):
 
 def rows_of(settings: Settings) -> Rows:
     """The source that a configuration names."""
-    source, form = settings.source, settings.store.model_dump(
-        include={"dtype", "chunk_rows", "compression"}, exclude_none=True
+    source, form = (
+        settings.source,
+        settings.store.model_dump(
+            include={"dtype", "chunk_rows", "compression"}, exclude_none=True
+        ),
     )
     if isinstance(source, DigitsSource):
         return _Digits(form)
@@ -175,7 +178,9 @@ class _FromFiles:
             ["files", pending, state, self.form],
             sum(s.changes.n_new_rows for s in found),
             sum(s.changes.n_new_bytes for s in found),
-            tuple(self._remark(s) for s in found if s.changes.in_words()),
+            tuple(
+                dict.fromkeys(f"source: {words}" for s in found if (words := s.changes.in_words()))
+            ),
             {store.url: (store.changes.files, actions[store.url]) for store in found},
         )
 
@@ -184,7 +189,7 @@ class _FromFiles:
         new = kept = 0
         facts: dict[str, Any] = {}
         for url, (files, mode) in look.actions.items():
-            if mode is None:
+            if mode is None or files is None:
                 continue
             done = ingest(files, url, mode=mode, progress=progress, **self._form_for(mode, url))
             if url == places.database:
@@ -234,10 +239,6 @@ class _FromFiles:
                     "anew with --set source.on_change=rebuild (or source.on_removal)"
                 )
         return "append" if changes.new or changes.store != "finished" else None
-
-    @staticmethod
-    def _remark(store: _Store) -> str:
-        return f"{store.url}: {store.changes.in_words()}"
 
 
 _READING = (

@@ -29,7 +29,13 @@ if TYPE_CHECKING:
     from sadih_dask.estimator import SADIH
     from sadih_dask.pipeline.evaluating import Collection
 
-MODEL, CODES, METRICS, INDEX, SCAN = "model.sadih", "codes.zarr", "metrics.json", "index.faiss", "scan"
+MODEL, CODES, METRICS, INDEX, SCAN = (
+    "model.sadih",
+    "codes.zarr",
+    "metrics.json",
+    "index.faiss",
+    "scan",
+)
 FIGURES, REPORT = "figures", "report.html"
 LEARNED_FROM = ("features", "labels")
 SCAN_PARAMETERS = ("anchors", "sigma", "block_rows", "random_state")
@@ -358,7 +364,9 @@ class Evaluate(Stage):
         text = json.dumps(document(context.model, context.collection, lengths), indent=1)
         artefact.write(METRICS, text.encode())
         metrics = {
-            str(length.n_bits): {name: _known(found.numbers) for name, found in length.known.items()}
+            str(length.n_bits): {
+                name: _known(found.numbers) for name, found in length.known.items()
+            }
             for length in lengths
         }
         return Made({"metrics": metrics}, {"rows": context.queries.n_rows})

@@ -11,8 +11,8 @@
 
 Artefacts are named by a hash of everything that decides them. So a stage is current exactly if its
 artefact is there and done, work that a killed run has finished is found again by the next, and two
-runs that agree in a stage share it. A run only points at artefacts, and becomes visible in one step,
-when `latest` is moved.
+runs that agree in a stage share it. A run only points at artefacts, and becomes visible in one
+step, when `latest` is moved.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Any
 
 from sadih_dask.errors import ConflictError, FormatError, IntegrityError, RunBusyError, SadihError
 from sadih_dask.storage.checksum import canonical_json, crc32c
+from sadih_dask.storage.commit import load_json
 from sadih_dask.storage.files import Files, LocalFiles, connect
 from sadih_dask.storage.lock import WriterLock
 
@@ -289,12 +290,7 @@ def _write_checked(files: Files, key: str, record: Mapping[str, Any]) -> None:
 
 
 def _read_checked(files: Files, key: str) -> dict[str, Any]:
-    data = files.read(key, _LIMIT)
-    try:
-        record = json.loads(data)
-        found = record.pop("crc32c", None)
-    except (ValueError, AttributeError, RecursionError):
-        record, found = {}, None
-    if found is None or found != crc32c(canonical_json(record)):
+    record = dict(load_json(files.read(key, _LIMIT), f"{files.url}/{key}"))
+    if record.pop("crc32c", None) != crc32c(canonical_json(record)):
         raise IntegrityError(f"{files.url}/{key} is damaged: its checksum does not fit")
-    return dict(record)
+    return record
