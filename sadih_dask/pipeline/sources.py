@@ -261,6 +261,11 @@ class _Store:
     url: str
     changes: Changes
 
+    @property
+    def words(self) -> str:
+        """What a user should know about its files."""
+        return self.changes.in_words()
+
     def fingerprint(self) -> str:
         """Of the rows that are stored."""
         return FeatureStore.open(self.url).fingerprint()

@@ -21,7 +21,7 @@ LAYERS: list[set[str]] = [
     {"compute"},
     {"targets", "parameters", "randomness", "inputs", "solving", "estimator", "evaluation"},
     {"__init__"},
-    {"report"},
+    {"report", "config", "runs", "cluster"},
     {"pipeline"},
     {"cli"},
 ]

@@ -1,0 +1,323 @@
+"""`sadih run`: what is current is not done again, what has changed is; readers see whole runs."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sadih_dask import SADIH, CodeStore, FeatureStore
+from sadih_dask.runs.workspace import Workspace
+from tests.commands import Here
+from tests.drops import configuration, drop
+
+COMMAND = Path(sys.executable).with_name("sadih")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    drop(tmp_path / "incoming", "a", 1500, 1)
+    configuration(tmp_path)
+    return tmp_path
+
+
+def run(here: Here, place: Path, *words: str, code: int = 0) -> dict[str, Any]:
+    out, _ = here("run", place / "pipeline.toml", "--json", *words, code=code)
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def done(record: dict[str, Any]) -> list[str]:
+    return [stage["name"] for stage in record["stages"] if stage["action"] == "done"]
+
+
+def stage(record: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(one for one in record["stages"] if one["name"] == name)
+    return found
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """A hash of every file."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+def test_from_files_to_codes_and_metrics(here: Here, place: Path) -> None:
+    record = run(here, place, "--set", "export.index=flat", "--set", "evaluation.bits=[8]")
+    assert record["outcome"] == "complete"
+    assert done(record) == ["ingest", "fit", "encode", "evaluate", "export"]
+    latest = place / "runs" / "latest"
+    assert latest.readlink() == Path("runs", record["id"])
+    assert json.loads((latest / "record.json").read_text())["id"] == record["id"]
+    model, codes = SADIH.load(latest / "model.sadih"), CodeStore.open(latest / "codes.zarr")
+    database = FeatureStore.open(place / "runs" / "database.zarr")
+    queries = FeatureStore.open(place / "runs" / "queries.zarr")
+    assert record["rows"] == database.n_rows == codes.n_rows
+    assert record["queries"] == queries.n_rows
+    assert database.n_rows + queries.n_rows == 1500
+    assert 0.05 < queries.n_rows / 1500 < 0.15
+    np.testing.assert_array_equal(codes.read("codes"), model.transform(database.read("features")))
+    value = model.score(queries.read("features"), queries.read("labels"))
+    assert record["metrics"]["lengths"]["16"]["learned"]["MAP"] == pytest.approx(value)
+    assert set(record["metrics"]["lengths"]) == {"8", "16"}
+    assert record["fingerprints"]["model"] == model.fingerprint_
+    assert record["versions"]["numpy"] == np.__version__
+    assert "fit: done" in (latest / "log.txt").read_text()
+    assert (latest / "index.faiss").stat().st_size > codes.n_rows * 2
+
+
+def test_a_second_run_does_nothing(here: Here, place: Path) -> None:
+    first = run(here, place)
+    before = contents(place / "runs")
+    second = run(here, place)
+    after = contents(place / "runs")
+    assert second["outcome"] == "nothing to do"
+    assert done(second) == []
+    assert second["id"] == first["id"]
+    assert after.pop("checked.json")
+    assert after == before
+    out, _ = here("run", place / "pipeline.toml")
+    assert out.startswith("Nothing to do")
+    assert here("run", place / "pipeline.toml", "--quiet") == ("", "")
+
+
+def test_another_length_is_solved_without_reading_the_features(here: Here, place: Path) -> None:
+    run(here, place, "--set", "store.chunk_rows=256")
+    array, away = place / "runs" / "database.zarr" / "features", place / "away"
+    shutil.copytree(array, away)
+    for chunk in range(4):
+        (array / f"c.{chunk}.0").unlink()
+    _, err = here("run", place / "pipeline.toml", "--set", "model.n_bits=8", code=1)
+    assert "array 'features', chunk" in err  # encoding needs them; learning did not
+    shutil.copytree(away, array, dirs_exist_ok=True)
+    record = run(here, place, "--set", "model.n_bits=8")
+    assert done(record) == ["encode", "evaluate"]
+    known = SADIH.load(place / "runs" / "latest" / "model.sadih")
+    store = FeatureStore.open(place / "runs" / "database.zarr")
+    fresh = SADIH(n_bits=8, anchors=50, n_init=1, block_rows=512).fit(store)
+    assert known.fingerprint_ == fresh.fingerprint_
+
+
+def test_changing_what_the_scan_depends_on_reads_again(here: Here, place: Path) -> None:
+    run(here, place)
+    record = run(here, place, "--set", "model.anchors=20")
+    assert stage(record, "fit")["rows"] == record["rows"]
+    assert stage(record, "fit")["rows_known"] == 0
+
+
+def test_new_files_are_appended_and_scanned_alone(here: Here, place: Path) -> None:
+    first = run(here, place)
+    drop(place / "incoming", "b", 700, 2)
+    record = run(here, place)
+    n_new = record["rows"] - first["rows"]
+    assert n_new + record["queries"] - first["queries"] == 700
+    assert stage(record, "ingest")["rows"] == n_new
+    assert (stage(record, "fit")["rows"], stage(record, "fit")["rows_known"]) == (
+        n_new,
+        first["rows"],
+    )
+    assert stage(record, "encode")["rows"] == record["rows"]
+    assert run(here, place)["outcome"] == "nothing to do"
+
+
+def test_files_that_are_gone_are_reported_every_time(here: Here, place: Path) -> None:
+    drop(place / "incoming", "b", 700, 2)
+    first = run(here, place)
+    (place / "incoming" / "b.npz").unlink()
+    for _ in range(2):
+        record = run(here, place)
+        assert record["outcome"] == "nothing to do"
+        (remark,) = record["remarks"]
+        assert "b.npz" in remark
+        assert record["rows"] in (None, first["rows"])
+    _, err = here("run", place / "pipeline.toml", "--set", "source.on_removal=refuse", code=1)
+    assert "b.npz" in err
+    assert "--set source.on_change=rebuild" in err
+    record = run(here, place, "--set", "source.on_removal=rebuild")
+    assert record["rows"] + record["queries"] == 1500
+
+
+def test_files_that_have_changed_are_refused_or_read_anew(here: Here, place: Path) -> None:
+    first = run(here, place)
+    drop(place / "incoming", "a", 1400, 7)
+    _, err = here("run", place / "pipeline.toml", code=1)
+    assert "a.npz" in err
+    assert Workspace(place / "runs").latest() == first["id"]
+    record = run(here, place, "--set", "source.on_change=rebuild")
+    assert record["rows"] + record["queries"] == 1400
+    assert stage(record, "fit")["rows"] == record["rows"]
+
+
+def test_the_gate_keeps_a_worse_model_from_becoming_the_latest(here: Here, place: Path) -> None:
+    good = run(here, place, "--set", "gate.map_min=0.5")
+    out, err = here(
+        "run", place / "pipeline.toml", "--set", "gate.map_drop_max=0.01", "--set",
+        "model.n_bits=1", code=3,
+    )  # fmt: skip
+    assert "fell by" in err
+    assert f"latest is still {good['id']}" in err
+    workspace = Workspace(place / "runs")
+    assert workspace.latest() == good["id"]
+    refused = workspace.record(workspace.runs()[-1])
+    assert refused is not None
+    assert refused["outcome"] == "refused"
+    assert refused["metrics"]["n_bits"] == 1
+    assert "is the latest" not in out
+    again = ("--set", "gate.map_drop_max=0.01", "--set", "model.n_bits=1")
+    assert done(run(here, place, *again, code=3)) == []
+    assert run(here, place, "--set", "gate.map_min=0.999999", code=3)["outcome"] == "refused"
+
+
+def test_the_plan_does_nothing(here: Here, place: Path) -> None:
+    out, _ = here("run", place / "pipeline.toml", "--plan")
+    assert not (place / "runs").exists()
+    assert re.search(r"ingest +to do, 1,500 rows", out)
+    assert re.search(r"fit +to do, after ingest", out)
+    assert "export    not asked for" in out
+    run(here, place)
+    before = contents(place / "runs")
+    out, _ = here("run", place / "pipeline.toml", "--plan", "--set", "model.anchors=20")
+    assert "ingest    current" in out
+    assert re.search(r"fit +to do, 1,\d\d\d rows, .* to read, at most .* of memory", out)
+    plan = json.loads(here("run", place / "pipeline.toml", "--plan", "--json")[0])
+    assert {one["action"] for one in plan} == {"current", "not asked for"}
+    assert contents(place / "runs") == before
+
+
+def test_runs_are_listed_compared_and_rolled_back(here: Here, place: Path) -> None:
+    first = run(here, place)
+    second = run(here, place, "--set", "model.n_bits=8")
+    out, _ = here("runs", place / "runs")
+    assert re.search(rf"^  {first['id']} +complete", out, re.MULTILINE)
+    assert re.search(rf"^\* {second['id']} +complete", out, re.MULTILINE)
+    out, _ = here("compare", place / "runs", first["id"])
+    assert "model.n_bits  16 -> 8" in out
+    assert "versions: the same" in out
+    both = json.loads(here("compare", place / "runs", first["id"], second["id"], "--json")[0])
+    assert both["settings"] == [{"what": "model.n_bits", "first": 16, "second": 8}]
+    out, _ = here("rollback", place / "runs")
+    assert f"is {first['id']}" in out
+    assert SADIH.load(place / "runs" / "latest" / "model.sadih").n_bits == 16
+    record = run(here, place, "--set", "model.n_bits=8")  # a scheduled run does not undo it
+    assert record["outcome"] == "nothing to do"
+    assert "rolled back" in record["remarks"][0]
+    assert Workspace(place / "runs").latest() == first["id"]
+    drop(place / "incoming", "b", 300, 2)
+    assert run(here, place, "--set", "model.n_bits=8")["outcome"] == "complete"
+    _, err = here("rollback", place / "runs", "19990101T000000Z", code=1)
+    assert "has no run '19990101T000000Z'" in err
+    _, err = here("compare", place / "runs", "nothing", code=1)
+    assert first["id"] in err
+
+
+def test_only_so_many_runs_are_kept(here: Here, place: Path) -> None:
+    ids = [run(here, place, "--set", f"model.n_bits={bits}")["id"] for bits in (8, 9, 10, 11)]
+    workspace = Workspace(place / "runs")
+    assert workspace.runs() == ids[1:]
+    assert len(workspace.artefacts("fit")) == 3
+    out, _ = here("runs", place / "runs")
+    assert ids[0] not in out
+
+
+def test_the_report(here: Here, place: Path) -> None:
+    words = ("--set", "report.enabled=true", "--set", "report.title=What we found")
+    record = run(here, place, *words)
+    page = (place / "runs" / "latest" / "report.html").read_text()
+    assert "What we found" in page
+    assert f"{record['metrics']['lengths']['16']['encoded']['MAP']:.4f}" in page
+    assert list((place / "runs" / "latest" / "figures").glob("*.svg"))
+    assert done(run(here, place, "--set", "report.enabled=true")) == ["report"]
+
+
+def test_two_runs_at_once(here: Here, place: Path) -> None:
+    with Workspace(place / "runs").locked():
+        _, err = here("run", place / "pipeline.toml", code=5)
+    assert f"process {os.getpid()}" in err
+    assert "did nothing" in err
+    assert not (place / "runs" / "runs").exists()
+    assert run(here, place)["outcome"] == "complete"
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_cleanly_and_the_next_run_goes_on(
+    here: Here, place: Path, sent: signal.Signals
+) -> None:
+    drop(place / "incoming", "b", 60_000, 2)
+    process = subprocess.Popen(
+        [COMMAND, "run", place / "pipeline.toml", "--set", "model.anchors=400"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 60
+    while not list((place / "runs").glob("artefacts/fit-*")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(sent)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "repeat the same command" in err
+    assert "Traceback" not in err
+    workspace = Workspace(place / "runs")
+    (killed,) = workspace.runs()
+    record = workspace.record(killed)
+    assert record is not None
+    assert record["outcome"] == "interrupted"
+    assert workspace.latest() is None
+    finished = run(here, place, "--set", "model.anchors=400")
+    assert finished["outcome"] == "complete"
+    assert "ingest" not in done(finished)
+
+
+def test_settings_come_from_the_environment(
+    here: Here, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SADIH__MODEL__N_BITS", "24")
+    assert run(here, place)["metrics"]["n_bits"] == 24
+    monkeypatch.setenv("SADIH__MODEL__N_BITZ", "24")
+    _, err = here("run", place / "pipeline.toml", code=2)
+    assert "environment variable SADIH__MODEL__N_BITZ" in err
+    assert "did you mean n_bits?" in err
+
+
+def test_bad_data_is_named_and_nothing_becomes_the_latest(here: Here, place: Path) -> None:
+    np.savez(
+        place / "incoming" / "b.npz",
+        features=np.full((10, 16), np.nan, np.float32),
+        labels=np.zeros(10, np.int64),
+    )
+    _, err = here("run", place / "pipeline.toml", code=1)
+    assert "row" in err
+    assert "Traceback" not in err
+    assert Workspace(place / "runs").latest() is None
+
+
+def test_an_index_needs_faiss(here: Here, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sadih_dask.pipeline.stages.find_spec", lambda name: None)
+    _, err = here("run", place / "pipeline.toml", "--set", "export.index=flat", code=2)
+    assert "pip install 'sadih-dask[faiss]'" in err
+    assert not (place / "runs" / "artefacts").exists()
+    record = run(here, place, "--set", "report.enabled=true")
+    assert record["outcome"] == "complete"
+    assert "pip install 'sadih-dask[report]'" in record["remarks"][0]
+    assert stage(record, "report")["action"] == "skipped"
+
+
+def test_all_settings_are_listed(here: Here) -> None:
+    out, _ = here("run", "--settings")
+    assert "[model.search]" in out
+    assert "n_bits" in out
