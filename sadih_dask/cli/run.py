@@ -13,6 +13,7 @@ from sadih_dask.cli import options
 from sadih_dask.cli.progress import Bar
 
 if TYPE_CHECKING:
+    from sadih_dask.cluster import ClusterSettings
     from sadih_dask.pipeline.run import Pipeline
     from sadih_dask.runs.record import Record
 
@@ -81,7 +82,7 @@ def command(
         settings,
         configuration,
         _Display(setting.quiet),
-        lambda: _placed(setting),
+        lambda: _placed(setting, settings.cluster.chosen),
         lambda line: None if setting.quiet else click.echo(line, err=as_json),
     )
     if only_plan:
@@ -105,14 +106,14 @@ class _Display:
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
 
-    def bar(self, title: str, *, goes_on: bool = False) -> Bar:
-        return Bar(title, goes_on=goes_on, quiet=self._quiet)
+    def bar(self, title: str, *, unit: str = "rows", goes_on: bool = False) -> Bar:
+        return Bar(title, unit=unit, goes_on=goes_on, quiet=self._quiet)
 
 
 @contextmanager
-def _placed(setting: options.Running) -> Iterator[Mapping[str, Any] | None]:
-    with setting.prepared():
-        yield None
+def _placed(setting: options.Running, said: ClusterSettings) -> Iterator[Mapping[str, Any] | None]:
+    with setting.prepared(said) as place:
+        yield place.describe()
 
 
 def _print_plan(stages: Iterator[Mapping[str, Any]], as_json: bool) -> None:

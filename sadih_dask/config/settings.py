@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from sadih_dask.cluster import settings as cluster
+from sadih_dask.cluster.settings import ClusterSettings
 from sadih_dask.learning.encoders import EncoderKind
 from sadih_dask.learning.similarity import SimilarityKind
 from sadih_dask.learning.solver import Loss, SolverKind, StartKind
@@ -294,10 +296,24 @@ class Cluster(Section):
     ] = {}
 
     @model_validator(mode="after")
-    def _address_where_needed(self) -> Cluster:
-        if self.kind == "scheduler" and self.address is None:
-            raise ValueError('kind = "scheduler" needs its address, such as tls://host:8786')
+    def _can_be(self) -> Cluster:
+        """Refuse what no cluster can be, before anything starts."""
+        self.chosen  # noqa: B018 - it is made to see whether it can be
         return self
+
+    @property
+    def chosen(self) -> ClusterSettings:
+        """The same, as those take it who set Dask up."""
+        tls = {} if self.tls is None else self.tls.model_dump()
+        return ClusterSettings(
+            kind=self.kind,
+            address=self.address,
+            n_workers=self.workers,
+            threads_per_worker=self.threads,
+            memory_limit=self.memory_limit,
+            tls=cluster.Tls(**tls),
+            allow_plain_tcp=self.allow_plain_tcp,
+        ).with_options(self.options)
 
 
 class Settings(Section):

@@ -83,9 +83,8 @@ class _Work:
             self.context.artefacts[stage.name], self.keys[stage.name] = artefact, key
             if stage.name == "ingest":
                 self._remark(self.context.look.remarks)
-            done = artefact.done()
-            if done is not None and stage.is_there(self.context, done["outputs"]):
-                self.context.outputs[stage.name] = done["outputs"]
+            if (outputs := stage.current(self.context, artefact)) is not None:
+                self.context.outputs[stage.name] = outputs
                 self._note(StageRecord(stage.name, "reused", "nothing has changed", key))
                 continue
             self._begin()
@@ -146,6 +145,8 @@ class _Work:
         self.log.keep_at(self.workspace, self.record.id)
         logger.info("run %s of %s", self.record.id, self.pipeline.configuration)
         self.record.cluster = self.stack.enter_context(self.pipeline.place())
+        if dashboard := (self.record.cluster or {}).get("dashboard"):
+            self.pipeline.told(f"dashboard: {dashboard}")
 
     def conclude(self) -> None:
         """Judge the model and, if it is good enough, make it the latest."""
@@ -203,7 +204,7 @@ class _Work:
         for stage in STAGES:
             if stage.name in self.keys:
                 artefact = self.context.artefacts[stage.name]
-                for name in stage.links:
+                for name in stage.links(self.pipeline.settings):
                     self.record.files[name] = self.workspace.link(run, name, artefact, name)
 
     def give_up(self, error: BaseException) -> None:
@@ -237,9 +238,8 @@ def plan(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
         key = stage.key(context)
         artefact = workspace.artefact(stage.name, key)
         context.artefacts[stage.name] = artefact
-        done = artefact.done()
-        if done is not None and stage.is_there(context, done["outputs"]):
-            context.outputs[stage.name] = done["outputs"]
+        if (outputs := stage.current(context, artefact)) is not None:
+            context.outputs[stage.name] = outputs
             yield {"stage": stage.name, "action": "current"}
             continue
         waiting.add(stage.name)

@@ -141,13 +141,14 @@ class _Synthetic:
 
     def pour(self, places: Places, look: Look, progress: Progress | None) -> Poured:
         del look
-        from sadih_dask.pipeline.synthetic import generate
+        from sadih_dask.pipeline.synthetic import Part, generate
 
         said = self.source
-        for url, n_rows, part in (
+        parts: tuple[tuple[str | None, int, Part], ...] = (
             (places.database, said.rows, "database"),
             (places.queries, said.queries, "queries"),
-        ):
+        )
+        for url, n_rows, part in parts:
             if url is not None:
                 generate(
                     url,

@@ -11,8 +11,8 @@ import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -20,23 +20,19 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sadih_dask.config import Settings
+from sadih_dask.config.settings import Search
 from sadih_dask.errors import FormatError, IncompleteError
 from sadih_dask.pipeline.sources import Look, Places, Rows, has_queries, rows_of
 from sadih_dask.runs.workspace import Artefact, Workspace, key_of
 from sadih_dask.storage import CodeStore, FeatureStore
+from sadih_dask.storage.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from sadih_dask.estimator import SADIH
     from sadih_dask.pipeline.evaluating import Collection
 
-MODEL, CODES, METRICS, INDEX, SCAN = (
-    "model.sadih",
-    "codes.zarr",
-    "metrics.json",
-    "index.faiss",
-    "scan",
-)
-FIGURES, REPORT = "figures", "report.html"
+MODEL, CODES, METRICS, INDEX = "model.sadih", "codes.zarr", "metrics.json", "index.faiss"
+TUNING, SCAN, FIGURES, REPORT = "tuning.json", "scan", "figures", "report.html"
 LEARNED_FROM = ("features", "labels")
 SCAN_PARAMETERS = ("anchors", "sigma", "block_rows", "random_state")
 """Parameters that decide the statistics; any other can be changed without reading rows."""
@@ -58,7 +54,9 @@ class Bar(Protocol):
 class Display(Protocol):
     """What a run shows while it goes on."""
 
-    def bar(self, title: str, *, goes_on: bool = False) -> AbstractContextManager[Bar]:
+    def bar(
+        self, title: str, *, unit: str = "rows", goes_on: bool = False
+    ) -> AbstractContextManager[Bar]:
         """Return a progress display."""
 
 
@@ -148,13 +146,18 @@ class Stage(ABC):
     title: ClassVar[str]
     revision: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]]
-    links: ClassVar[tuple[str, ...]] = ()
+    makes: ClassVar[tuple[str, ...]] = ()
     optional: ClassVar[bool] = False
 
     def wanted(self, settings: Settings) -> bool:
         """Whether the configuration asks for it."""
         del settings
         return True
+
+    def links(self, settings: Settings) -> tuple[str, ...]:
+        """What of it a run's folder shows."""
+        del settings
+        return self.makes
 
     def lacks(self) -> str | None:
         """What is not installed here and would be needed, with the remedy."""
@@ -163,6 +166,14 @@ class Stage(ABC):
     def key(self, context: Context) -> str:
         """A hash of everything that decides what the stage makes."""
         return key_of(self.name, self.revision, self.decides(context))
+
+    def current(self, context: Context, artefact: Artefact) -> Outputs | None:
+        """What the stage made before, if all of it is there as it was left."""
+        done = artefact.done()
+        if done is None or not artefact.holds(self.links(context.settings)):
+            return None
+        outputs: Outputs = done["outputs"]
+        return outputs if self.is_there(context, outputs) else None
 
     @abstractmethod
     def decides(self, context: Context) -> Any:
@@ -232,7 +243,11 @@ def _stores(context: Context) -> Outputs:
 class Fit(Stage):
     """Rows to a model."""
 
-    name, title, needs, links = "fit", "Scanning", ("ingest",), (MODEL,)
+    name, title, needs = "fit", "Scanning", ("ingest",)
+
+    def links(self, settings: Settings) -> tuple[str, ...]:
+        """The model, and how its parameters were chosen."""
+        return (MODEL,) if settings.model.search is None else (MODEL, TUNING)
 
     def decides(self, context: Context) -> Any:
         """The rows, and all parameters of the model."""
@@ -245,16 +260,42 @@ class Fit(Stage):
         from sadih_dask.estimator import SADIH
 
         settings, store = context.settings.model, context.database
-        wanted = SADIH(**settings.parameters)
-        model, n_known = self._earlier(context, wanted)
-        with context.display.bar(self.title) as bar:
-            report = bar.over(store.n_rows - n_known)
-            model.fit(store, progress=report)
+        checkpoint = Checkpoint(artefact.url(SCAN))
+        if settings.search is not None:
+            model, n_known = self._search(context, settings.search, artefact, checkpoint), 0
+        else:
+            model, n_known = self._earlier(context, SADIH(**settings.parameters))
+            with context.display.bar(self.title, goes_on=True) as bar:
+                report = bar.over(store.n_rows - n_known)
+                model.fit(store, progress=report, checkpoint=checkpoint)
         model.save(artefact.url(MODEL))
-        artefact.files.delete(f"{artefact.folder}/{SCAN}")
-        return self._made(context, model, n_known)
+        checkpoint.discard()
+        return self._made(context, model, n_known, checkpoint.n_rows_loaded)
 
-    def _made(self, context: Context, model: SADIH, n_known: int) -> Made:
+    def _search(
+        self, context: Context, said: Search, artefact: Artefact, checkpoint: Checkpoint
+    ) -> SADIH:
+        """Choose parameters by cross-validation; all results stay beside the model."""
+        from sadih_dask.pipeline import tuning
+
+        def bars(title: str, unit: str, n_units: int) -> AbstractContextManager[Progress]:
+            return _over(context.display.bar(title, unit=unit, goes_on=unit == "rows"), n_units)
+
+        found = tuning.tune(
+            context.database,
+            context.settings.model.parameters,
+            said.grid,
+            said.n_bits,
+            said.folds,
+            said.queries,
+            progress=bars,
+            checkpoint=checkpoint,
+        )
+        with artefact.local_folder() as folder:
+            tuning.write(folder, found)
+        return found.model
+
+    def _made(self, context: Context, model: SADIH, n_known: int, n_loaded: int) -> Made:
         store, coverage = context.database, model.coverage_
         outputs = {
             "fingerprint": model.fingerprint_,
@@ -263,10 +304,11 @@ class Fit(Stage):
             "n_rows": store.n_rows,
             "learned_from": None if coverage is None else coverage.fingerprint,
         }
-        n_read = store.n_rows - n_known
+        n_read = store.n_rows - n_known - n_loaded
         facts = {
             "rows": n_read,
             "rows_known": n_known,
+            "rows_resumed": n_loaded,
             "bytes": n_read * _row_bytes(store),
             "label_groups": model.groups_.n_groups,
             "iterations": model.n_iter_,
@@ -303,6 +345,12 @@ class Fit(Stage):
         return SADIH.load(best.url(MODEL)).set_params(**wanted.get_params()), n_best
 
 
+@contextmanager
+def _over(display: AbstractContextManager[Bar], n_units: int) -> Iterator[Progress]:
+    with display as bar:
+        yield bar.over(n_units)
+
+
 def _scan_parameters(model: SADIH) -> dict[str, Any]:
     return {name: getattr(model, name) for name in SCAN_PARAMETERS}
 
@@ -314,7 +362,7 @@ def _row_bytes(store: FeatureStore) -> int:
 class Encode(Stage):
     """The database to codes."""
 
-    name, title, needs, links = "encode", "Encoding", ("ingest", "fit"), (CODES,)
+    name, title, needs, makes = "encode", "Encoding", ("ingest", "fit"), (CODES,)
 
     def decides(self, context: Context) -> Any:
         """The rows and the hash function."""
@@ -341,7 +389,7 @@ class Encode(Stage):
 class Evaluate(Stage):
     """Queries to metrics."""
 
-    name, title, links = "evaluate", "Comparing", (METRICS,)
+    name, title, makes = "evaluate", "Comparing", (METRICS,)
     needs = ("ingest", "fit", "encode")
 
     def wanted(self, settings: Settings) -> bool:
@@ -386,7 +434,7 @@ def _lacks(package: str, what: str, extra: str) -> str | None:
 class Export(Stage):
     """Codes to an index."""
 
-    name, title, needs, links = "export", "Exporting", ("encode",), (INDEX,)
+    name, title, needs, makes = "export", "Exporting", ("encode",), (INDEX,)
 
     def wanted(self, settings: Settings) -> bool:
         """Whether an index is asked for."""
@@ -424,7 +472,7 @@ class Export(Stage):
 class Report(Stage):
     """Metrics to a page."""
 
-    name, title, needs, links = "report", "Looking at codes", ("evaluate",), (REPORT, FIGURES)
+    name, title, needs, makes = "report", "Looking at codes", ("evaluate",), (REPORT, FIGURES)
     optional = True
 
     def wanted(self, settings: Settings) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
+from sadih_dask.redaction import RedactingFilter
 from sadih_dask.runs.workspace import LOG, RUNS, Workspace
 from sadih_dask.storage.files import LocalFiles
 
@@ -21,6 +22,7 @@ class RunLog(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self.addFilter(RedactingFilter())
         self._text: TextIO = io.StringIO()
         self._remote: tuple[Workspace, str] | None = None
         self._logger = logging.getLogger("sadih_dask")

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
+from sadih_dask.redaction import redact_values
+
 FORMAT, VERSION = "sadih-run", 1
 PACKAGES = ("sadih-dask", "numpy", "scipy", "dask", "distributed", "zarr", "numba", "scikit-learn")
 
@@ -43,14 +45,20 @@ class StageRecord:
     name: str
     action: Action
     reason: str
-    key: str | None = None
+    fingerprint: str | None = None
     seconds: float = 0.0
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
-        about = {"name": self.name, "action": self.action, "reason": self.reason, "key": self.key}
-        return {**about, "seconds": round(self.seconds, 3), **self.facts}
+        return {
+            "name": self.name,
+            "action": self.action,
+            "reason": self.reason,
+            "fingerprint": self.fingerprint,
+            "seconds": round(self.seconds, 3),
+            **self.facts,
+        }
 
 
 @dataclass
@@ -76,9 +84,9 @@ class Record:
     _clock: float = field(default_factory=time.perf_counter)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """As JSON takes it, without secrets."""
         over = {} if self.outcome is None else {"finished": now()}
-        return {
+        found: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
             "id": self.id,
@@ -103,6 +111,8 @@ class Record:
             "versions": versions(),
             "settings": self.settings,
         }
+        clean: dict[str, Any] = redact_values(found)
+        return clean
 
 
 def mean_average_precision(record: Mapping[str, Any], protocol: str) -> float | None:

@@ -23,7 +23,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -99,6 +99,10 @@ class Artefact:
         _write_checked(self.files, f"{self.folder}/{DONE}", record)
         if isinstance(self.files, LocalFiles):
             self.files.sync(self.folder)
+
+    def holds(self, names: Sequence[str]) -> bool:
+        """Whether all of these are there."""
+        return set(names) <= set(self.files.names(self.folder))
 
     def done(self) -> dict[str, Any] | None:
         """What `finish` recorded, or None if the work is not finished."""
@@ -261,6 +265,8 @@ class Workspace:
         }
         for name in self.files.names(ARTEFACTS):
             if name not in used:
+                # Not done any more before anything else goes: a kill half-way leaves no trap.
+                self.files.delete(f"{ARTEFACTS}/{name}/{DONE}")
                 self.files.delete(f"{ARTEFACTS}/{name}")
         return removed
 

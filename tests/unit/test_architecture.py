@@ -14,14 +14,14 @@ import sadih_dask
 ROOT = Path(sadih_dask.__file__).parent
 
 LAYERS: list[set[str]] = [
-    {"errors", "arrays"},
+    {"errors", "arrays", "redaction"},
     {"learning"},
     {"retrieval"},
     {"storage"},
     {"compute"},
     {"targets", "parameters", "randomness", "inputs", "solving", "estimator", "evaluation"},
     {"__init__"},
-    {"report", "config", "runs", "cluster"},
+    {"report", "config", "runs", "cluster", "selection"},
     {"pipeline"},
     {"cli"},
 ]

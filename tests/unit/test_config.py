@@ -93,7 +93,7 @@ def test_every_parameter_of_the_estimator_can_be_set() -> None:
         ("model.search.loss=['l3']", "allowed are l21"),
         ("source.kind=fils", "'digits'"),
         ("gate.map_min=1.5", "less than or equal to 1"),
-        ("cluster.kind=scheduler", "needs its address"),
+        ("cluster.kind=scheduler", "without an address"),
         ("run.keep=0", "greater than or equal to 1"),
         ("run.directory=", "directory"),
         ("model=3", "model"),
