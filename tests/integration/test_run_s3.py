@@ -1,0 +1,96 @@
+"""The whole pipeline on an object store: sources, stores, artefacts, records and `latest`."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sadih_dask import SADIH, CodeStore
+from sadih_dask.runs.workspace import Workspace
+from tests.commands import Here
+from tests.drops import CONFIGURATION, drop
+
+# boto and aiohttp leave sockets to the garbage collector; that is not what is tested here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+COMMAND = Path(sys.executable).with_name("sadih")
+
+
+@pytest.fixture
+def configuration(bucket: str, tmp_path: Path) -> Path:
+    upload(bucket, drop(tmp_path, "a", 1500, 1))
+    path = tmp_path / "pipeline.toml"
+    path.write_text(CONFIGURATION.format(directory=f"{bucket}/runs", drop=f"{bucket}/incoming"))
+    return path
+
+
+def upload(bucket: str, path: Path) -> None:
+    import s3fs
+
+    s3fs.S3FileSystem().put_file(str(path), f"{bucket}/incoming/{path.name}")
+
+
+def run(here: Here, configuration: Path, *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(here("run", configuration, "--json", *words)[0])
+    return found
+
+
+def test_run_append_and_verify(
+    here: Here, bucket: str, configuration: Path, tmp_path: Path
+) -> None:
+    with_index = ("--set", "export.index=flat", "--set", "report.enabled=true")
+    first = run(here, configuration, *with_index)
+    assert first["outcome"] == "complete"
+    workspace = Workspace(f"{bucket}/runs")
+    assert workspace.latest() == first["id"]
+    assert SADIH.load(first["files"]["model.sadih"]).fingerprint_ == first["fingerprints"]["model"]
+    assert CodeStore.open(first["files"]["codes.zarr"]).n_rows == first["rows"]
+    page = workspace.files.read(
+        first["files"]["report.html"].removeprefix(f"{workspace.url}/"), 1 << 24
+    )
+    assert b"<svg" in page
+    assert run(here, configuration, *with_index)["outcome"] == "nothing to do"
+    upload(bucket, drop(tmp_path, "b", 700, 2))
+    second = run(here, configuration)
+    assert second["rows"] + second["queries"] == 2200
+    fit = next(stage for stage in second["stages"] if stage["name"] == "fit")
+    assert fit["rows"] == second["rows"] - first["rows"]
+    for store in ("database.zarr", "queries.zarr"):
+        assert "intact" in here("verify", f"{bucket}/runs/{store}", "--quiet")[0]
+    assert "intact" in here("verify", second["files"]["codes.zarr"], "--quiet")[0]
+    assert first["id"] in here("runs", f"{bucket}/runs")[0]
+    here("rollback", f"{bucket}/runs", first["id"])
+    assert workspace.latest() == first["id"]
+    everything = json.dumps([first, second])
+    assert "AWS" not in everything
+    assert '"s"' not in everything
+
+
+def test_killed_and_resumed(here: Here, bucket: str, configuration: Path) -> None:
+    process = subprocess.Popen(
+        [COMMAND, "run", configuration],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    workspace = Workspace(f"{bucket}/runs")
+    deadline = time.monotonic() + 60
+    while not any(found.done() for found in workspace.artefacts("fit")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert workspace.latest() is None
+    record = run(here, configuration)
+    assert record["outcome"] == "complete"
+    done = [stage["name"] for stage in record["stages"] if stage["action"] == "done"]
+    assert not {"ingest", "fit"} & set(done)
