@@ -1,15 +1,19 @@
 """Learning to hash from one-pass, mergeable statistics.
 
 Names are imported when they are first asked for: a worker that reads blocks of a store should not
-wait for what it does not use.
+wait for what it does not use. Notebooks show cards of models, stores and results in the same way:
+IPython is told the names of the types, and the cards are imported when the first one is shown.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sadih_dask.compute.evaluate import evaluate
     from sadih_dask.compute.search import search
     from sadih_dask.estimator import SADIH
@@ -27,6 +31,18 @@ _HOMES = {
     "evaluate_model": "sadih_dask.evaluation",
     "search": "sadih_dask.compute.search",
 }
+_CARDS = {
+    "sadih_dask.estimator": ["SADIH"],
+    "sadih_dask.learning.statistics": ["Statistics"],
+    "sadih_dask.learning.trace": ["Trace"],
+    "sadih_dask.report.measurements": ["Quality"],
+    "sadih_dask.retrieval.evaluation": ["Evaluation", "Protocols"],
+    "sadih_dask.retrieval.nearest": ["Neighbours", "WithinRadius"],
+    "sadih_dask.storage.codes": ["CodeStore"],
+    "sadih_dask.storage.features": ["FeatureStore"],
+    "sadih_dask.storage.ingest.driver": ["Ingested"],
+}
+"""Types that `sadih_dask.report.notebook.html` has cards for, by the module that defines them."""
 
 
 def __getattr__(name: str) -> Any:
@@ -37,3 +53,26 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+def _card(thing: object) -> str:
+    """Return the card of a thing; report is above this module, and it is found by name."""
+    html: Callable[[object], str] = import_module("sadih_dask.report.notebook").html
+    return html(thing)
+
+
+def _show_cards() -> None:
+    """Have IPython show cards, if this is IPython.
+
+    A formatter that is registered for a type comes before the type's own methods, also before the
+    ``_repr_mimebundle_`` that `SADIH` has from scikit-learn.
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    formatters = getattr(getattr(shell, "display_formatter", None), "formatters", {})
+    if (html := formatters.get("text/html")) is not None:
+        for home, names in _CARDS.items():
+            for name in names:
+                html.for_type_by_name(home, name, _card)
+
+
+_show_cards()

@@ -38,6 +38,11 @@ class HashFunction:
         """Length of the codes."""
         return (self.projection if self.mixture is None else self.mixture).shape[1]
 
+    def __repr__(self) -> str:
+        source = "features" if self.anchor_map is None else "anchor features"
+        voting = "" if self.mixture is None else f", mixing the codes of {len(self.mixture)} groups"
+        return f"<HashFunction: {len(self.projection)} {source} to {self.n_bits} bits{voting}>"
+
     def project(self, features: Array) -> Floats:
         """Real-valued scores whose signs are the bits, (n, l), in float64."""
         mapped = features if self.anchor_map is None else self.anchor_map(features)

@@ -63,6 +63,10 @@ class AnchorMap:
         """Columns of the mapped features."""
         return len(self.anchors)
 
+    def __repr__(self) -> str:
+        m, d = self.anchors.shape
+        return f"<AnchorMap: {m} anchors of {d} features, sigma {self.sigma:.6g}>"
+
     def __call__(self, features: Array) -> Array:
         """Map rows (n, d) to (n, m), in float32 for float16 and float32 input; O(n d m)."""
         work = compute_dtype(features.dtype)

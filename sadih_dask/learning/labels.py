@@ -66,6 +66,9 @@ class LabelGroups:
 
     __hash__ = None  # type: ignore[assignment]  # compared by value, and holds arrays
 
+    def __repr__(self) -> str:
+        return f"<LabelGroups: {self.n_groups} of {self.n_classes} classes>"
+
     def __len__(self) -> int:
         return self.n_groups
 
@@ -153,7 +156,7 @@ def _group_integers(
     def refuse(bad: Array, what: str, remedy: str) -> None:
         if len(rows := np.flatnonzero(bad)):
             raise LabelError(
-                f"the label of row {first_row + rows[0]} is {labels[rows[0]]!r}, which {what} "
+                f"the label of row {first_row + rows[0]} is {labels[rows[0]]}, which {what} "
                 f"({len(rows)} such rows); {remedy}"
             )
 

@@ -117,6 +117,12 @@ class Statistics:
         constant = deviation <= 1e-12 * np.abs(self.mean)
         return np.where(constant | (deviation == 0.0), 1.0, deviation)
 
+    def __repr__(self) -> str:
+        return (
+            f"<Statistics of {self.n_samples} rows: {self.n_features} features, "
+            f"{self.groups.n_groups} label groups of {self.groups.n_classes} classes>"
+        )
+
     def raw_sums(self) -> Floats:
         """Group sums of the features as they came, (g, d)."""
         return self.sums + self.counts[:, None] * self.mean

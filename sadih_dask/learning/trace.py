@@ -54,3 +54,12 @@ class Trace:
     def n_iter(self) -> int:
         """Iterations that the kept restart ran."""
         return self.of_restart(self.best)[-1].iteration
+
+    def __repr__(self) -> str:
+        if not self.records:
+            return "<Trace without records>"
+        starts, totals = len({r.restart for r in self.records}), self.totals
+        return (
+            f"<Trace of {starts} starts, number {self.best + 1} kept: {self.n_iter} iterations, "
+            f"objective from {totals[0]:.6g} to {totals[-1]:.6g}>"
+        )

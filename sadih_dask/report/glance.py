@@ -16,6 +16,7 @@ from sadih_dask.estimator import SADIH
 from sadih_dask.report.measurements import BitCounts, Neighbours
 from sadih_dask.retrieval.codes import unpack
 from sadih_dask.retrieval.hamming import distances
+from sadih_dask.retrieval.nearest import Neighbours as NearestRows
 
 N_PICTURED = 6
 N_FOUND = 10
@@ -134,7 +135,7 @@ def pictured(
     queries: PicturedRows,
     chosen: Ints,
     database: PicturedRows,
-    found: Glance,
+    found: Glance | NearestRows,
     class_names: Sequence[str] = (),
 ) -> Neighbours:
     """Pictures of chosen queries and of the rows that were found for them, right ones known."""

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 from markupsafe import Markup
 
+from sadih_dask.errors import naming
 from sadih_dask.report.inline import inline_svg
 from sadih_dask.report.measurements import Quality
 from sadih_dask.report.palette import css_variables
@@ -151,9 +152,10 @@ def write_report(report: Report, path: str | os.PathLike[str]) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        # Names of files may hold bytes that are no text at all.
-        partial.write_bytes(html.encode("utf-8", "replace"))
-        partial.replace(target)
+        with naming(target):
+            # Names of files may hold bytes that are no text at all.
+            partial.write_bytes(html.encode("utf-8", "replace"))
+            partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
     return target

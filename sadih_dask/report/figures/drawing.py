@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from matplotlib.figure import Figure
 
+from sadih_dask.errors import naming
 from sadih_dask.report.figures.style import Width, styled
 from sadih_dask.report.inline import inline_svg
 from sadih_dask.report.palette import css_variables
@@ -65,6 +66,9 @@ class Drawing:
         """Return the figure as an SVG document with outlined text."""
         return self.to_bytes("svg", width).decode("utf-8")
 
+    def __repr__(self) -> str:
+        return f"<Drawing {self.name}: {self.alt}>"
+
     def _repr_html_(self) -> str:
         """Show the figure in a notebook, in the colours of its theme."""
         document = self.svg()
@@ -74,6 +78,7 @@ class Drawing:
             .get_template("drawing.html")
             .render(
                 picture=inline_svg(document, prefix, self.alt),
+                alt=self.alt,
                 wide=self.wide,
                 light=css_variables(dark=False),
                 dark=css_variables(dark=True),
@@ -88,5 +93,6 @@ class Drawing:
         target.mkdir(parents=True, exist_ok=True)
         paths = tuple(target / f"{self.name}.{kind}" for kind in formats)
         for path, kind in zip(paths, formats, strict=True):
-            path.write_bytes(self.to_bytes(kind))
+            with naming(path):
+                path.write_bytes(self.to_bytes(kind))
         return paths

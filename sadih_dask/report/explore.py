@@ -1,0 +1,129 @@
+"""What one draws while exploring: results side by side, and what queries find.
+
+Needs matplotlib (``pip install 'sadih-dask[report]'``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sadih_dask.arrays import Array
+from sadih_dask.errors import InputError
+from sadih_dask.report import figures, glance
+from sadih_dask.report.card import card
+from sadih_dask.report.measurements import Curve, PairDistances
+from sadih_dask.report.result_cards import TIES, protocols_of
+from sadih_dask.report.retrieval import places
+from sadih_dask.report.wording import score
+from sadih_dask.retrieval.evaluation import Evaluation, Protocols
+from sadih_dask.retrieval.nearest import Neighbours
+from sadih_dask.storage import FeatureStore
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Results side by side, under names of one's own: code lengths, encoders, parameters.
+
+    results  name -> what `evaluate_model` or `evaluate` has returned
+
+    Figures have a line for each name and a panel for each protocol.
+    """
+
+    results: Mapping[str, Protocols | Evaluation]
+
+    def __post_init__(self) -> None:
+        if not self.results:
+            raise InputError("there is nothing to compare; give a result or more, by name")
+
+    def precision_recall(self) -> figures.Drawing:
+        """Precision against recall."""
+        return figures.precision_recall(self._curves(lambda e: (e.recall, e.precision)))
+
+    def precision_retrieved(self) -> figures.Drawing:
+        """Precision among the first items."""
+        curves = self._curves(lambda e: (places(len(e.precision_curve)), e.precision_curve))
+        return figures.precision_retrieved(curves, most=max(len(curve.x) for curve in curves))
+
+    def map_against_bits(self) -> figures.Drawing:
+        """Mean average precision against code length, for results of different lengths."""
+        lines: dict[str, dict[int, float]] = {}
+        for _, protocol, found in self._each():
+            line = lines.setdefault(protocol or "MAP", {})
+            if found.n_bits in line:
+                raise InputError(
+                    f"two results have {found.n_bits} bits; compare one of each length here"
+                )
+            line[found.n_bits] = found.map
+        ordered = {name: sorted(line.items()) for name, line in lines.items()}
+        return figures.map_against_bits(
+            [Curve(name, *np.array(line, np.float64).T) for name, line in ordered.items()]
+        )
+
+    def distances(self) -> figures.Drawing:
+        """Hamming distances of similar and of dissimilar pairs, a panel for each result."""
+        return figures.pair_distances(
+            [
+                PairDistances(found.similar, found.dissimilar, ", ".join(filter(None, names)))
+                for *names, found in self._each()
+            ]
+        )
+
+    def _each(self) -> list[tuple[str, str, Evaluation]]:
+        """Name, protocol and evaluation of everything that is compared."""
+        return [
+            (name, protocol, evaluation)
+            for name, result in self.results.items()
+            for protocol, evaluation in protocols_of(result).items()
+        ]
+
+    def _curves(self, line: Callable[[Evaluation], tuple[Array, Array]]) -> list[Curve]:
+        return [Curve(name, *line(found), panel) for name, panel, found in self._each()]
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        """MAP and precision of the first items, a row for each name."""
+        columns: dict[str, dict[str, str]] = {}
+        for name, protocol, found in self._each():
+            first = [f"precision@{k}" for k in list(found.precision_at)[:1]]
+            for metric in ("MAP", *first):
+                column = columns.setdefault(f"{protocol} {metric}".lstrip(), {})
+                column[name] = score(found.numbers[metric])
+        rows = [
+            [name, *(c.get(name, score(None)) for c in columns.values())] for name in self.results
+        ]
+        return ["", *columns], rows
+
+    def __repr__(self) -> str:
+        heads, rows = self._table()
+        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        return "\n".join(
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+            for row in [heads, *rows]
+        )
+
+    def _repr_html_(self) -> str:
+        return card("Comparison", "", {}, *self._table(), note=TIES)
+
+
+def show_neighbours(
+    found: Neighbours, queries: FeatureStore, rows: Any, database: FeatureStore
+) -> figures.Drawing:
+    """Draw queries, which are these rows of a store, and the items that were found for them.
+
+    Both stores need thumbnails and labels; right and wrong finds are told apart by the labels.
+    """
+    asked = np.asarray(rows, np.int64).reshape(-1)
+    if len(asked) != len(found):
+        raise InputError(f"{len(found)} queries were searched for, and {len(asked)} rows are given")
+    for store in (queries, database):
+        for name in ("thumbnails", "labels"):
+            if name not in store.arrays:
+                raise InputError(
+                    f"{store.url} has no {name}, so its rows cannot be shown; create it with "
+                    f"FeatureStore.create(..., {name}=...)"
+                )
+    names = database.class_names or queries.class_names
+    return figures.neighbour_pictures(glance.pictured(queries, asked, database, found, names))
