@@ -1,4 +1,4 @@
 """Seeing: figures, the report of a run as one HTML file, and what notebooks show.
 
-`figures` needs matplotlib (``pip install 'sadih-dask[report]'``); `page` and `notebook` do not.
+`figures` and `explore` need matplotlib (``pip install 'sadih-dask[report]'``), the others do not.
 """

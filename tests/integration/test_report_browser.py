@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,18 +9,8 @@ from typing import Any
 import pytest
 
 from sadih_dask.report.page import WrittenFile, write_report
+from tests.browsers import SCREENS, Visit, launched
 from tests.reports import HOSTILE, digits, digits_report, hostile_report
-
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-SCREENS = {"desktop": (1280, 900), "phone": (360, 740)}
 
 # An element is seen if it has a size and lies inside the page.
 FIGURES = """
@@ -48,54 +36,10 @@ COLOURS = """
 OVERFLOW = "() => [document.documentElement.scrollWidth, window.innerWidth]"
 
 
-def chromium() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if path := os.environ.get("SADIH_CHROMIUM") or shutil.which(name):
-            return path
-    reason = "no Chromium on this machine: apt-get install chromium, or set SADIH_CHROMIUM to one"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Open a file in a fresh profile; everything that it logs and asks for is kept."""
-    executable = chromium()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=executable,
-            args=list(FLAGS),
-            env=os.environ | {"HOME": str(tmp_path_factory.mktemp("home"))},
-        )
-        yield launched
-        launched.close()
-
-
-class Visit:
-    """One page on one screen."""
-
-    def __init__(self, browser: Any, path: Path, screen: str, scheme: str, **settings: Any) -> None:
-        width, height = SCREENS[screen]
-        self.context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme, **settings
-        )
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.as_uri())
-
-    def __enter__(self) -> Visit:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.context.close()
+    with launched(tmp_path_factory.mktemp("home")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
