@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sadih_dask.cli import options
 from sadih_dask.cli.progress import Bar
 
+if TYPE_CHECKING:
+    from sadih_dask.storage.ingest import HoldOut, Ingested
+
 _RESUME = "Blocks that are written stay: repeat the same command to go on."
+_APPEND = (
+    "No row was added yet, but blocks that are written stay: repeat the same command to go on."
+)
 
 
 @click.command()
@@ -45,14 +52,32 @@ _RESUME = "Blocks that are written stay: repeat the same command to go on."
     show_default=True,
     help="What to do about rows without any label, where rows may have several.",
 )
+@click.option("--queries", metavar="STORE", help="Where to put the rows of --hold-out.")
+@click.option(
+    "--hold-out",
+    type=click.FloatRange(0, 0.5, min_open=True),
+    metavar="FRACTION",
+    help="Put this part of the rows, chosen at random, into --queries instead.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of --hold-out.")
+@click.option(
+    "--min-age",
+    type=click.FloatRange(min=0),
+    default=0,
+    metavar="SECONDS",
+    help="Pass over files that were written less than this ago.  [default: 0]",
+)
 @options.memory_limit
 @options.quiet
-def command(sources: tuple[str, ...], store: str, quiet: bool, **chosen: Any) -> None:
+def command(
+    sources: tuple[str, ...], store: str, quiet: bool, min_age: float, **chosen: Any
+) -> None:
     r"""Pour feature files into STORE, with their labels.
 
     \b
     sadih ingest x.npy s.zarr --labels y.npy
     sadih ingest 'shards/*.parquet' s.zarr --append
+    sadih ingest 's3://bucket/x*.npy' s3://bucket/s.zarr --hold-out 0.1 --queries q.zarr
 
     SOURCE is .npy, .npz, .mat, HDF5, IDX, Parquet, Arrow or Zarr, a pattern, or several of them.
     Without --labels, labels are taken from the same files if one variable is named like labels.
@@ -60,20 +85,52 @@ def command(sources: tuple[str, ...], store: str, quiet: bool, **chosen: Any) ->
     are in the store already are passed over, and the new rows are added all at once.
     """
     from sadih_dask.storage.ingest import ingest
+    from sadih_dask.storage.ingest.young import pass_over_young
 
     mode = _mode(chosen.pop("append"), chosen.pop("overwrite"))
     form = {name: chosen.pop(name) for name in ("dtype", "chunk_rows", "compression")}
-    hint = _RESUME if mode != "append" else "Nothing was added: repeat the same command."
-    with options.resumable(hint), Bar("Ingesting", goes_on=True, quiet=quiet) as bar:
-        done = ingest(_files(sources, chosen), store, mode=mode, progress=bar, **form)
+    places = _places(store, chosen.pop("queries"), chosen.pop("hold_out"), chosen.pop("seed"))
+    files, too_young = pass_over_young(_files(sources, chosen), min_age)
+    if too_young:
+        click.echo(f"{len(too_young)} files are younger than {min_age:g} s: passed over.")
+    if files is None:
+        return
+    for url, hold_out in places.items():
+        hint = _APPEND if mode == "append" else _RESUME
+        with options.resumable(hint), Bar("Ingesting", goes_on=True, quiet=quiet) as bar:
+            part = replace(files, hold_out=hold_out)
+            done = ingest(part, url, mode=mode, progress=bar, **form)
+        _report(done)
+
+
+def _report(done: Ingested) -> None:
     what = f"{done.store.url}: {done.store.n_rows:,} rows of {done.store.n_features} features"
-    click.echo(f"{what}, {done.n_new:,} written now, {done.n_kept:,} kept.")
+    resumed = (
+        f" ({done.n_resumed:,} of them by a call that was interrupted)" if done.n_resumed else ""
+    )
+    click.echo(f"{what}, {done.n_new:,} written now, {done.n_kept:,} kept{resumed}.")
     if done.n_passed_over:
         click.echo(f"{done.n_passed_over} of {done.n_files} files were in the store already.")
     if done.n_dropped:
         click.echo(f"{done.n_dropped:,} rows without a label were left out.")
     if "labels" not in done.store.arrays:
         click.echo("It has no labels (--labels): its rows can be hashed, but not learned from.")
+
+
+def _places(
+    store: str, queries: str | None, fraction: float | None, seed: int
+) -> dict[str, HoldOut | None]:
+    """Return the stores to be filled, and which part of the rows goes into each."""
+    from sadih_dask.storage.ingest import HoldOut
+
+    if queries is None and fraction is None:
+        return {store: None}
+    if queries is None or fraction is None:
+        raise click.UsageError("--hold-out and --queries belong together: give both or none")
+    return {
+        store: HoldOut(fraction, seed, "database"),
+        queries: HoldOut(fraction, seed, "queries"),
+    }
 
 
 def _mode(append: bool, overwrite: bool) -> Any:

@@ -24,10 +24,13 @@ def command(directory: str, as_json: bool) -> None:
     records: list[dict[str, Any]] = []
     for run in workspace.runs():
         try:
-            found = workspace.record(run) or {"outcome": "killed"}
+            found = workspace.record(run) or {"outcome": "running"}
         except SadihError as error:
             found = {"outcome": "damaged", "error": str(error)}
         records.append({**found, "id": run})
+    for record in records if not workspace.is_held() else records[:-1]:
+        if record["outcome"] == "running":  # nobody is at it any more
+            record["outcome"] = "killed"
     if as_json:
         click.echo(json.dumps(records, indent=1))
         return
@@ -51,8 +54,6 @@ def _line(record: Mapping[str, Any]) -> str:
     stages = record.get("stages", [])
     done = ", ".join(stage["name"] for stage in stages if stage["action"] == "done")
     outcome = record["outcome"]
-    if outcome == "running":
-        outcome = "killed"  # or still at work; only its process knows
     rows = record.get("rows")
     bits = (record.get("metrics") or {}).get("n_bits")
     values = [mean_average_precision(record, protocol) for protocol in ("learned", "encoded")]

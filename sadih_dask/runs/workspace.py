@@ -33,6 +33,7 @@ from sadih_dask.errors import ConflictError, FormatError, IntegrityError, RunBus
 from sadih_dask.storage.checksum import canonical_json, crc32c
 from sadih_dask.storage.commit import load_json
 from sadih_dask.storage.files import Files, LocalFiles, connect
+from sadih_dask.storage.holder import read_holder
 from sadih_dask.storage.lock import WriterLock
 
 logger = logging.getLogger(__name__)
@@ -134,6 +135,11 @@ class Workspace:
             yield
         finally:
             lock.release()
+
+    def is_held(self) -> bool:
+        """Whether a run is at work here, as far as that can be seen from this host."""
+        holder = read_holder(self.files)
+        return holder is not None and not holder.is_gone()
 
     def artefact(self, stage: str, key: str) -> Artefact:
         """The artefact of a stage, finished or not."""

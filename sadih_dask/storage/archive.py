@@ -3,7 +3,7 @@
 The members are ordinary ``.npy`` files and one ``.json``, so ``numpy.load`` and ``unzip`` open them
 too. The zip's CRC-32 guards every member and the JSON lists them, so none can go missing; they are
 stored, not compressed, so an archive cannot unfold into more than its own size. Equal contents give
-equal bytes.
+equal bytes, at a local path as behind a URL.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import math
 import os
 import struct
 import tokenize
-import uuid
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from sadih_dask.arrays import Array
 from sadih_dask.errors import FormatError, InputError, IntegrityError, SadihError
+from sadih_dask.storage.place import locate
 
 META = "meta.json"
 META_BYTES = 16 * 2**20
@@ -42,49 +41,54 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the zip format's zero: contents alone decide t
 
 
 def write_archive(
-    path: str | os.PathLike[str],
+    url: str | os.PathLike[str],
     kind: str,
     version: int,
     meta: Mapping[str, Any],
     arrays: Mapping[str, Array],
+    *,
+    durable: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write an archive in one atomic step: readers see the old file or the new, never a part."""
-    target = Path(path)
+    """Write an archive in one atomic step: readers see the old file or the new, never a part.
+
+    What is not ``durable`` may be damaged by a power cut, which its reader then notices.
+    """
+    place = locate(url, storage_options)
     head = {"kind": kind, "format_version": version, "arrays": sorted(arrays), **meta}
     text = json.dumps(head, indent=1, sort_keys=True, allow_nan=True)
     if len(text) > META_BYTES:
         raise InputError(
-            f"{META} of {target} would take {len(text)} bytes; at most {META_BYTES} are allowed. "
+            f"{META} of {place} would take {len(text)} bytes; at most {META_BYTES} are allowed. "
             "Shorten the feature names or lower n_init and max_iter"
         )
-    scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with scratch.open("xb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                archive.writestr(zipfile.ZipInfo(META, _EPOCH), text)
-                for name in sorted(arrays):
-                    info = zipfile.ZipInfo(f"{name}.npy", _EPOCH)
-                    with archive.open(info, "w", force_zip64=True) as member:
-                        np.lib.format.write_array(member, arrays[name], allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(target)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
+
+    def pack(file: IO[bytes]) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr(zipfile.ZipInfo(META, _EPOCH), text)
+            for name in sorted(arrays):
+                info = zipfile.ZipInfo(f"{name}.npy", _EPOCH)
+                with archive.open(info, "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, arrays[name], allow_pickle=False)
+
+    place.write(pack, durable=durable)
 
 
 def read_archive(
-    path: str | os.PathLike[str], kind: str, version: int
+    url: str | os.PathLike[str],
+    kind: str,
+    version: int,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """Read an archive of a given kind and version; nothing that it holds goes unchecked."""
-    source = Path(path)
-    if not source.exists():
-        raise FileNotFoundError(f"{source} does not exist")
-    with source.open("rb") as file:
+    place = locate(url, storage_options)
+    source = str(place)
+    with place.open() as file:
         try:
+            size = file.seek(0, os.SEEK_END)
             with zipfile.ZipFile(file) as archive:
-                return _read_members(archive, source, kind, version)
+                return _read_members(archive, size, source, kind, version)
         except SadihError:
             raise
         except _DAMAGE as error:
@@ -95,12 +99,12 @@ def read_archive(
 
 
 def _read_members(
-    archive: zipfile.ZipFile, source: Path, kind: str, version: int
+    archive: zipfile.ZipFile, size: int, source: str, kind: str, version: int
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     members = {info.filename: info for info in archive.infolist()}
     if META not in members:
         raise FormatError(f"{source} is not a {kind}: it has no member {META}")
-    _check_sizes(archive, source)
+    _check_sizes(archive, size, source)
     meta = json.loads(archive.read(META))
     _check_head(meta, source, kind, version)
     arrays = meta.pop("arrays", None)
@@ -116,7 +120,7 @@ def _read_members(
     return meta, {name: _read_array(archive, f"{name}.npy", source) for name in arrays}
 
 
-def _check_sizes(archive: zipfile.ZipFile, source: Path) -> None:
+def _check_sizes(archive: zipfile.ZipFile, size: int, source: str) -> None:
     """Refuse what could unfold into more than the size of the file."""
     for info in archive.infolist():
         if info.compress_type != zipfile.ZIP_STORED:
@@ -124,7 +128,7 @@ def _check_sizes(archive: zipfile.ZipFile, source: Path) -> None:
                 f"{source}: member {info.filename} is compressed; archives hold stored members "
                 "only. Unzip and store it again, or write the file anew"
             )
-    declared, size = sum(info.compress_size for info in archive.infolist()), source.stat().st_size
+    declared = sum(info.compress_size for info in archive.infolist())
     if declared > size:
         raise IntegrityError(
             f"{source} declares {declared} bytes of members but has {size} bytes. "
@@ -137,7 +141,7 @@ def _check_sizes(archive: zipfile.ZipFile, source: Path) -> None:
         )
 
 
-def _check_head(meta: Any, source: Path, kind: str, version: int) -> None:
+def _check_head(meta: Any, source: str, kind: str, version: int) -> None:
     found = meta.get("kind") if isinstance(meta, dict) else None
     if found != kind:
         raise FormatError(f"{source} holds {found!r}; expected {kind!r}")
@@ -148,7 +152,7 @@ def _check_head(meta: Any, source: Path, kind: str, version: int) -> None:
         )
 
 
-def _read_array(archive: zipfile.ZipFile, name: str, source: Path) -> Array:
+def _read_array(archive: zipfile.ZipFile, name: str, source: str) -> Array:
     content = archive.read(name)  # whole and checked (CRC-32) before its header is believed
     file = io.BytesIO(content)
     try:

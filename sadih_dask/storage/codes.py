@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from sadih_dask.errors import FormatError, InputError
 from sadih_dask.storage import ids as row_ids
+from sadih_dask.storage.appending import NewRows
 from sadih_dask.storage.blocks import BlockWriter
 from sadih_dask.storage.columns import check_lengths, check_names, prepare_bytes
 from sadih_dask.storage.commit import Column, Commit, Schema
@@ -139,11 +140,9 @@ class CodeStore(CommittedGroup):
                 "two models cannot be compared, so write a store of its own for each"
             )
         rows = _prepare(self._snapshot.commit, self.url, codes, ids, 0)
+        n_new = check_lengths(dict(rows))
         self._append(
-            check_lengths(dict(rows)),
-            lambda i, j: {name: array[i:j] for name, array in rows.items()},
-            at,
-            {},
+            NewRows(n_new, lambda i, j: {name: array[i:j] for name, array in rows.items()}), at
         )
 
     @property

@@ -22,6 +22,8 @@ ROOT: Final = "zarr.json"
 ROOT_LIMIT: Final = 16 << 20
 ARRAY_LIMIT: Final = 64 << 10
 ATTRIBUTE: Final = "sadih_dask"
+_GROUP: Final[dict[str, Any]] = {"zarr_format": 3, "node_type": "group"}
+_INLINE: Final[dict[str, Any]] = {"kind": "inline", "must_understand": False}
 
 
 @dataclass(frozen=True)
@@ -87,14 +89,9 @@ class Commit:
         arrays = {name: layout.metadata(self.n_rows) for name, layout in self.layouts.items()}
         record["checksum"] = _checksum(record, arrays)
         document = {
-            "zarr_format": 3,
-            "node_type": "group",
+            **_GROUP,
             "attributes": {ATTRIBUTE: record},
-            "consolidated_metadata": {
-                "kind": "inline",
-                "must_understand": False,
-                "metadata": arrays,
-            },
+            "consolidated_metadata": {**_INLINE, "metadata": arrays},
         }
         data = json.dumps(document, indent=1, allow_nan=False).encode()
         if len(data) > ROOT_LIMIT:
@@ -142,7 +139,23 @@ def read_commit(files: Files, kind: str, schema: Schema) -> Commit:
             f"{files.url} has no {ATTRIBUTE!r} attributes: it was not written by this package, or "
             f"its {ROOT} is damaged. Plain Zarr arrays have to be ingested into a store first"
         )
-    return _parse(files.url, kind, schema, record, document.get("consolidated_metadata"))
+    commit = _parse(files.url, kind, schema, record, document.get("consolidated_metadata"))
+    _check_frame(files.url, document)
+    return commit
+
+
+def _check_frame(url: str, document: Mapping[str, Any]) -> None:
+    """Raise if what stands around the checksummed parts, for other Zarr tools, is not as written.
+
+    Further fields and attributes may be there: those tools can add some.
+    """
+    for part, fields in ((document, _GROUP), (document["consolidated_metadata"], _INLINE)):
+        for name, value in fields.items():
+            if part.get(name) != value:
+                raise IntegrityError(
+                    f"{url}: {ROOT} is damaged: field {name!r} is {str(part.get(name))[:40]!r}, "
+                    f"expected {value!r}. Restore that file from a copy"
+                )
 
 
 def _parse(
@@ -152,10 +165,10 @@ def _parse(
     if type(version) is int and version > FORMAT_VERSION:
         raise FormatError(
             f"{url} has format version {version}, this release reads up to {FORMAT_VERSION}; "
-            "upgrade sadih_dask"
+            f"upgrade sadih_dask, or restore its {ROOT} if it is damaged"
         )
     if version != FORMAT_VERSION:
-        raise FormatError(f"{url} has no known format version: {str(version)[:40]!r}")
+        raise FormatError(f"{url}: {ROOT} has no known format version: {str(version)[:40]!r}")
     arrays = consolidated.get("metadata") if isinstance(consolidated, Mapping) else None
     try:
         intact = isinstance(arrays, Mapping) and record.get("checksum") == _checksum(record, arrays)
@@ -232,13 +245,14 @@ def check_array_documents(files: Files, commit: Commit, schema: Schema) -> None:
         )
 
 
-def stale_array_documents(files: Files, commit: Commit) -> bool:
-    """Say whether an array's own `zarr.json` has another row count than the root."""
-    return any(
-        load_json(files.read(f"{name}/{ROOT}", ARRAY_LIMIT), f"{files.url}: {name}/{ROOT}")
-        != layout.metadata(commit.n_rows)
+def stale_array_documents(files: Files, commit: Commit) -> list[str]:
+    """Name the arrays whose own `zarr.json` has another row count than the root."""
+    return [
+        name
         for name, layout in commit.layouts.items()
-    )
+        if load_json(files.read(f"{name}/{ROOT}", ARRAY_LIMIT), f"{files.url}: {name}/{ROOT}")
+        != layout.metadata(commit.n_rows)
+    ]
 
 
 def write_array_documents(files: Files, commit: Commit) -> None:

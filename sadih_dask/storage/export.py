@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from sadih_dask.arrays import Bytes
-from sadih_dask.errors import InputError
+from sadih_dask.errors import IncompleteError, InputError
 from sadih_dask.storage.codes import CodeStore
 
 IndexKind: TypeAlias = Literal["flat", "ivf", "multihash"]
@@ -120,6 +120,14 @@ def _write(faiss: Any, index: Any, path: Path) -> Path:
     try:
         faiss.write_index_binary(index, str(partial))
         partial.replace(path)
+    except RuntimeError as error:
+        # FAISS says where in its sources, then what, and in parentheses the system's reason.
+        said = str(error).rpartition(": ")[2]
+        reason = said.partition(" (")[2].removesuffix(")") or said
+        raise IncompleteError(
+            f"{path} could not be written: {reason}. What was there before is unchanged; remove "
+            "the cause and repeat the same call"
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
     return path

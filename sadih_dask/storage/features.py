@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from sadih_dask.errors import FormatError, InputError
 from sadih_dask.storage import ids as row_ids
+from sadih_dask.storage.appending import NewRows
 from sadih_dask.storage.blocks import BlockWriter
 from sadih_dask.storage.columns import (
     check_lengths,
@@ -170,12 +171,19 @@ class FeatureStore(CommittedGroup):
         at: int | None = None,
         class_names: Sequence[str] | None = None,
         properties: Mapping[str, Any] | None = None,
-    ) -> None:
+        resume_key: str | None = None,
+        before_commit: Callable[[], None] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> int:
         """Add rows behind the last one, all or none of them, and look at the result from now on.
 
         `at` is the row count that the store is expected to have: a repeated call whose first run
         did commit is then refused with ConflictError and adds nothing twice. `class_names` may
         continue the list that the store has; `properties` are attributes to add or replace.
+
+        `resume_key` stands for these very rows. If the call is killed, the same call with the same
+        key keeps the blocks that are written, and returns the number of new rows in them.
+        `before_commit` may raise to have nothing added; `progress` hears of rows written, and all.
         """
         given = _given(features=features, labels=labels, ids=ids, thumbnails=thumbnails)
         n_new = check_lengths(given)
@@ -185,12 +193,15 @@ class FeatureStore(CommittedGroup):
             changed |= _properties(class_names, self.source)
             if changed["class_names"][: len(self.class_names)] != list(self.class_names):
                 raise InputError("class_names must begin with those that the store has already")
-        self._append(
+        rows = NewRows(
             n_new,
             lambda i, j: _prepare(commit, self.url, _between(given, i, j), i),
-            at,
             changed,
+            resume_key,
+            before_commit,
+            progress,
         )
+        return self._append(rows, at)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sadih_dask.errors import FormatError, InputError
+from sadih_dask.errors import FormatError, InputError, naming
 
 Buffer = Any  # anything with the buffer protocol; typing has no name for it before Python 3.12
 TEMPORARY_SUFFIX = ".part"
@@ -117,7 +117,7 @@ class LocalFiles(Files):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
         try:
-            with temporary.open("xb", buffering=0) as file:
+            with naming(target), temporary.open("xb", buffering=0) as file:
                 for part in parts:
                     _write_all(file.fileno(), memoryview(part).cast("B"))
                 if durable:
@@ -140,7 +140,7 @@ class LocalFiles(Files):
         target = Path(self.path(key))
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with target.open("xb") as file:
+            with naming(target), target.open("xb") as file:
                 file.write(data)
         except FileExistsError:
             return False

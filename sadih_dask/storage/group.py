@@ -6,7 +6,8 @@
       features/c.0.0, c.1.0 ...    chunks (or shards) of whole rows
       labels/ ids/ thumbnails/     the same rows in the same chunks
       _commits/manifest-00000003   which chunks commit 3 has, and a digest of the rows in each
-      _commits/pending/17          a receipt: block 17 of an unfinished store is written
+      _commits/pending/17          a receipt: block 17 of an unfinished store or append is written
+      _commits/pending/append      which append the receipts belong to
       _commits/lock                who is writing
 
 **The commit.** The number of rows stands in one place, the root, and replacing the root (one
@@ -24,6 +25,10 @@ of the newer one checks more. Manifests are numbered and never rewritten, the la
 and a reader names its commit when it is sent to another process, so a long job sees the same rows
 to its end even while rows are appended.
 
+An append whose rows have a name (`resume_key`) leaves receipts too. Killed and called again, with
+the same rows on the same commit, it keeps the blocks that have one; any other append deletes the
+receipts before it writes a block, so that nobody takes its blocks for his own.
+
 **What a read checks.** Every read of a chunk checks the length and the checksum of the whole file
 (crc32c, as in Zarr) and the digest from the manifest. The first finds flipped bits and
 truncation, the second finds chunks that are valid but are not the ones: swapped, stale, zeroed. A
@@ -40,7 +45,8 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -49,6 +55,7 @@ import numpy.typing as npt
 
 from sadih_dask.errors import ConflictError, InputError
 from sadih_dask.storage import ids as row_ids
+from sadih_dask.storage.appending import NewRows, append_rows
 from sadih_dask.storage.checksum import canonical_json
 from sadih_dask.storage.codec import chunk_digests
 from sadih_dask.storage.commit import Schema
@@ -56,7 +63,6 @@ from sadih_dask.storage.files import connect
 from sadih_dask.storage.lock import WriterLock
 from sadih_dask.storage.reader import Snapshot, open_snapshot, read_rows, take_rows
 from sadih_dask.storage.verify import Progress, Verification, verify_snapshot
-from sadih_dask.storage.writer import Rows, append_rows
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -253,14 +259,11 @@ class CommittedGroup:
         files = self._snapshot.files
         return type(self)(open_snapshot(files, self.kind, self.schema, self.uid))
 
-    def _append(
-        self,
-        n_new: int,
-        rows_between: Callable[[int, int], Rows],
-        at: int | None,
-        properties: Mapping[str, Any],
-    ) -> None:
-        """Add rows behind the latest commit and look at the new commit from now on."""
+    def _append(self, rows: NewRows, at: int | None) -> int:
+        """Add rows behind the latest commit and look at the new commit from now on.
+
+        Return how many of them an interrupted call had written.
+        """
         with WriterLock(self._snapshot.files) as lock:
             latest = self.refresh()._snapshot
             if at is not None and at != latest.commit.n_rows:
@@ -268,10 +271,12 @@ class CommittedGroup:
                     f"{self.url} has {latest.commit.n_rows} rows, but rows were to be appended at "
                     f"row {at}: they are there already, or somebody else has appended"
                 )
-            if n_new:
-                merged = {**latest.commit.properties, **properties}
-                append_rows(latest, lock, n_new, rows_between, merged)
+            merged = {**latest.commit.properties, **rows.properties}
+            n_resumed = 0
+            if rows.n_new or merged != latest.commit.properties:
+                n_resumed = append_rows(latest, lock, replace(rows, properties=merged))
             self._snapshot = self.refresh()._snapshot
+            return n_resumed
 
     def __len__(self) -> int:
         return self.n_rows

@@ -148,9 +148,9 @@ def _kind_of(files: Files) -> type[FeatureStore] | type[CodeStore]:
     attributes = document.get("attributes")
     record = attributes.get(ATTRIBUTE) if isinstance(attributes, Mapping) else None
     kind = record.get("format") if isinstance(record, Mapping) else None
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise FormatError(
-            f"{files.url} is a Zarr group, but no store of this package: its format is "
+            f"{files.url} is no store of this package, or its {ROOT} is damaged: its format is "
             f"{str(kind)[:40]!r}, expected {' or '.join(_KINDS)}. Ingest it into a store first"
         )
     return _KINDS[kind]

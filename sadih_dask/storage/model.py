@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -103,8 +104,13 @@ class Model:
         return digest.hexdigest()[:32]
 
 
-def write_model(path: str | os.PathLike[str], model: Model) -> None:
-    """Write a model file, atomically."""
+def write_model(
+    url: str | os.PathLike[str],
+    model: Model,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model file to a path or URL, atomically."""
     function = model.hash_function
     arrays: dict[str, Array] = {
         "classes": model.classes,
@@ -152,19 +158,21 @@ def write_model(path: str | os.PathLike[str], model: Model) -> None:
             "fingerprint": coverage.fingerprint,
         }
         arrays["coverage.forgotten"] = coverage.forgotten
-    write_archive(path, KIND, VERSION, meta, arrays)
+    write_archive(url, KIND, VERSION, meta, arrays, storage_options=storage_options)
 
 
-def read_model(path: str | os.PathLike[str]) -> Model:
+def read_model(
+    url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> Model:
     """Read a model file; what does not fit together is an error, not a surprise later."""
-    meta, arrays = read_archive(path, KIND, VERSION)
+    meta, arrays = read_archive(url, KIND, VERSION, storage_options=storage_options)
     try:
         _check_dtypes(arrays)
         model = _assemble(meta, arrays)
         _check_shapes(model)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise FormatError(
-            f"{os.fspath(path)} is not a whole model: {error!r}. Write it anew with SADIH.save"
+            f"{os.fspath(url)} is not a whole model: {error!r}. Write it anew with SADIH.save"
         ) from error
     return model
 

@@ -197,6 +197,17 @@ def read_chunk(
         raise _damaged(snapshot, layout, chunk, reason)
 
 
+def check_padding(snapshot: Snapshot, layout: ArrayLayout) -> None:
+    """Check the chunks of the last shard that have no committed rows; nothing else reads them."""
+    n_chunks, size = snapshot.manifest.n_chunks, layout.chunks_per_block
+    index = _ShardIndex()
+    for chunk in range(n_chunks, -(-n_chunks // size) * size):
+        try:
+            codec.decode_chunk(_fetch(snapshot.files, layout, chunk, index), layout)
+        except codec.DamagedChunkError as error:
+            raise _damaged(snapshot, layout, chunk, str(error)) from error
+
+
 def _fetch(files: Files, layout: ArrayLayout, chunk: int, index: _ShardIndex) -> bytes:
     """Return the stored bytes of a chunk that is a file of its own, or a part of a shard."""
     if layout.shard_rows is None:
@@ -218,7 +229,8 @@ def _fetch(files: Files, layout: ArrayLayout, chunk: int, index: _ShardIndex) ->
 def _damaged(snapshot: Snapshot, layout: ArrayLayout, chunk: int, reason: str) -> IntegrityError:
     first, last = snapshot.manifest.rows_of(chunk)
     key = layout.key(chunk // layout.chunks_per_block)
+    rows = f"rows {first} to {last - 1}" if first < last else "no rows yet"
     return IntegrityError(
-        f"{snapshot.files.url}: array {layout.name!r}, chunk {chunk} (rows {first} to {last - 1}, "
+        f"{snapshot.files.url}: array {layout.name!r}, chunk {chunk} ({rows}, "
         f"file {key}): {reason}. Restore that file from a copy or write the rows again"
     )

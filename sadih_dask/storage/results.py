@@ -2,7 +2,8 @@
 
 Parquet has one row for each find, with columns query, rank, id, row and distance. Zarr and npz hold
 the arrays of the result: ``rows``, ``distances`` and ``ids``, (queries, k), or in one dimension
-with ``lims`` for a search within a radius. Text ids are stored by npz and Parquet.
+with ``lims`` for a search within a radius. Text ids are stored by npz and Parquet. All three have
+checksums; pyarrow looks at those of Parquet if told to (``page_checksum_verification=True``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sadih_dask.arrays import Array
-from sadih_dask.errors import ConflictError, InputError
+from sadih_dask.errors import ConflictError, InputError, naming
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
 
 ENDINGS = (".parquet", ".zarr", ".npz")
@@ -45,7 +46,8 @@ def write_results(
     partial = target.with_name(f".{target.stem}.{os.getpid()}.partial{target.suffix}")
     writers = {".parquet": _write_parquet, ".zarr": _write_zarr, ".npz": _write_npz}
     try:
-        writers[target.suffix](result, partial, query_ids)
+        with naming(target):
+            writers[target.suffix](result, partial, query_ids)
         if target.is_dir():
             shutil.rmtree(target)
         partial.replace(target)
@@ -70,6 +72,7 @@ def _write_npz(result: Neighbours | WithinRadius, path: Path, query_ids: Array |
 
 def _write_zarr(result: Neighbours | WithinRadius, path: Path, query_ids: Array | None) -> None:
     import zarr
+    from zarr.codecs import Crc32cCodec, ZstdCodec
 
     arrays = _arrays(result, query_ids)
     for name, array in arrays.items():
@@ -79,7 +82,7 @@ def _write_zarr(result: Neighbours | WithinRadius, path: Path, query_ids: Array 
             )
     group = zarr.create_group(path)
     for name, array in arrays.items():
-        group.create_array(name, data=array)
+        group.create_array(name, data=array, compressors=[ZstdCodec(), Crc32cCodec()])
 
 
 def _write_parquet(result: Neighbours | WithinRadius, path: Path, query_ids: Array | None) -> None:
@@ -102,7 +105,7 @@ def _write_parquet(result: Neighbours | WithinRadius, path: Path, query_ids: Arr
         "row": result.rows.reshape(-1),
         "distance": result.distances.reshape(-1),
     }
-    parquet.write_table(arrow.table(columns), path, compression="zstd")
+    parquet.write_table(arrow.table(columns), path, compression="zstd", write_page_checksum=True)
 
 
 def _column(values: Array) -> Any:

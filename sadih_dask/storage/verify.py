@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sadih_dask.errors import IntegrityError
-from sadih_dask.storage.reader import Snapshot, read_chunk
+from sadih_dask.storage.commit import ROOT, stale_array_documents
+from sadih_dask.storage.reader import Snapshot, check_padding, read_chunk
 
 Progress = Callable[[int, int], None]
+_ATTEMPTS = 5
+_PAUSE = 0.1
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,10 @@ def verify_snapshot(
     workers: int,
     progress: Progress | None,
 ) -> Verification:
-    """Check the given chunks of the given arrays in threads; memory is a piece a thread."""
+    """Check the given chunks of the given arrays in threads; memory is a piece a thread.
+
+    With the last chunk goes what follows it in its shard, which no reader looks at.
+    """
     work = [(snapshot.layout(name), chunk) for name in names for chunk in chunks]
     nothing = np.empty(0, np.uint8)
 
@@ -58,11 +65,13 @@ def verify_snapshot(
         layout, chunk = work[number]
         try:
             read_chunk(snapshot, layout, chunk, (0, 0), nothing)
+            if chunk == snapshot.manifest.n_chunks - 1:
+                check_padding(snapshot, layout)
         except IntegrityError as error:
             return str(error)
         return None
 
-    problems = []
+    problems = _stale_documents(snapshot)
     with ThreadPoolExecutor(max_workers=workers) as pool:
         for done, problem in enumerate(pool.map(check, range(len(work))), start=1):
             if problem is not None:
@@ -76,3 +85,21 @@ def verify_snapshot(
     return Verification(
         snapshot.files.url, snapshot.commit.n_rows, len(work), n_bytes, tuple(problems)
     )
+
+
+def _stale_documents(snapshot: Snapshot) -> list[str]:
+    """Name the arrays whose own metadata are behind the commit; nobody of us reads their rows."""
+    files, commit = snapshot.files, snapshot.commit
+    for _ in range(_ATTEMPTS):
+        # An earlier commit than the latest has fewer rows than they say.
+        earlier = replace(commit, n_rows=commit.previous_rows)
+        behind = set(commit.layouts) - set(stale_array_documents(files, earlier))
+        if commit.n_rows <= commit.previous_rows or not behind:
+            return []
+        time.sleep(_PAUSE)  # a commit that is under way comes to them in a moment
+    return [
+        f"{files.url}: array {name!r}: its {ROOT} has {commit.previous_rows} rows of "
+        f"{commit.n_rows}: it is damaged, or its writer was killed just after the commit. No rows "
+        "are lost, but other Zarr tools do not see all. Repeat the command that wrote the store"
+        for name in sorted(behind)
+    ]

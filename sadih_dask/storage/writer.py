@@ -7,12 +7,11 @@ the store classes know what may go into them.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from sadih_dask.errors import (
@@ -27,8 +26,8 @@ from sadih_dask.storage.commit import (
     ROOT,
     Commit,
     Schema,
+    load_json,
     read_commit,
-    stale_array_documents,
     write_array_documents,
 )
 from sadih_dask.storage.files import TEMPORARY_SUFFIX, Files
@@ -39,13 +38,14 @@ from sadih_dask.storage.manifest import (
     MAX_MANIFEST_BYTES,
     PENDING,
     Manifest,
-    extended,
     manifest_bytes,
     manifest_key,
 )
-from sadih_dask.storage.reader import Snapshot, read_rows
 
 Rows = Mapping[str, npt.NDArray[Any]]
+APPEND = f"{PENDING}/append"
+"""Names the append that receipts belong to."""
+_NAME_LIMIT = 4096
 
 
 def write_block(files: Files, commit: Commit, block: int, rows: Rows) -> dict[str, EncodedBlock]:
@@ -100,43 +100,35 @@ def publish(files: Files, lock: WriterLock, commit: Commit, manifest: Manifest) 
 
 
 def _tidy(files: Files, commit: Commit) -> None:
-    """Delete what the commit has made superfluous and what killed writers left behind."""
+    """Delete what the commit has made superfluous and what killed writers left behind.
+
+    An interrupted append to just this commit may still go on: its receipts stay.
+    """
     if commit.generation > KEPT_GENERATIONS:
         files.delete(manifest_key(commit.generation - KEPT_GENERATIONS))
-    files.delete(PENDING)
+    if base_of_append(files) != (commit.uid, commit.generation):
+        files.delete(PENDING)
     for name in commit.layouts if files.is_local else ():
         for left_behind in files.names(name):
             if left_behind.endswith(TEMPORARY_SUFFIX):
                 files.delete(f"{name}/{left_behind}")
 
 
-def append_rows(
-    snapshot: Snapshot,
-    lock: WriterLock,
-    n_new: int,
-    rows_between: Callable[[int, int], Rows],
-    properties: dict[str, Any],
-) -> Commit:
-    """Add rows behind the latest commit; `rows_between(i, j)` gives the new rows i to j."""
-    files, commit = snapshot.files, snapshot.commit
-    # A writer that was killed just after its commit may have left them at the rows before.
-    if stale_array_documents(files, commit):
-        write_array_documents(files, commit)
-    old, size = commit.n_rows, commit.layout.block_rows
-    first_block = old // size
-    head = {name: read_rows(snapshot, name, first_block * size, old) for name in commit.layouts}
-    digests: dict[str, list[int]] = {name: [] for name in commit.layouts}
-    for block in range(first_block, -(-(old + n_new) // size)):
-        start, stop = max(old, block * size), min(old + n_new, (block + 1) * size)
-        rows = rows_between(start - old, stop - old)
-        if block == first_block:
-            # The rows that were there come first, unchanged: earlier commits stay readable.
-            rows = {name: np.concatenate([head[name], rows[name]]) for name in head}
-        for name, encoded in write_block(files, commit, block, rows).items():
-            digests[name] += encoded.digests
-    first_chunk = first_block * commit.layout.chunks_per_block
-    manifest = extended(snapshot.manifest, old + n_new, first_chunk, digests)
-    return publish(files, lock, replace(commit, properties=properties), manifest)
+def name_of_append(files: Files) -> bytes:
+    """Return what names the unfinished append of a store, or nothing if there is none."""
+    try:
+        return files.read(APPEND, _NAME_LIMIT)
+    except (FileNotFoundError, NotADirectoryError, FormatError):
+        return b""
+
+
+def base_of_append(files: Files) -> tuple[str, int] | None:
+    """Return the store and commit that an unfinished append was adding to, if there is one."""
+    try:
+        found = load_json(name_of_append(files), APPEND)
+        return str(found["uid"]), int(found["generation"])
+    except (OSError, ValueError, KeyError, TypeError):  # absent, or not written by us
+        return None
 
 
 def begin(files: Files, plan: Commit, schema: Schema, overwrite: bool) -> Commit:

@@ -365,6 +365,28 @@ def test_unlabelled_rows_of_new_files_are_dropped_too(tmp_path: Path, x: Path) -
     np.testing.assert_array_equal(done.store.read("features")[100:], np.load(more)[[1, 3]])
 
 
+def test_of_files_with_everything_in_them_only_new_ones_are_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, labels = np.ones((6, 2), np.float32), np.array(["b", "c"] * 3)
+    for k in range(3):
+        np.savez(tmp_path / f"x{k}.npz", features=rows + k, labels=labels)
+    ingest(DataFiles(str(tmp_path / "x*.npz")), at(tmp_path))
+    np.savez(tmp_path / "x1b.npz", features=rows, labels=np.array(["c", "a", "d"] * 2))
+    opened: list[Any] = []
+    monkeypatch.setattr(
+        "sadih_dask.storage.ingest.append.open_inputs",
+        lambda files, known: opened.append(files.features) or open_inputs(files, known),
+    )
+    done = ingest(DataFiles(str(tmp_path / "x*.npz")), at(tmp_path), mode="append")
+    assert opened == [(str(tmp_path / "x1b.npz"),)]
+    assert (done.n_new, done.n_files, done.n_passed_over) == (6, 4, 3)
+    assert done.store.class_names == ("b", "c", "a", "d")
+    np.testing.assert_array_equal(done.store.read("labels")[18:], [1, 2, 3] * 2)
+    assert ingest(DataFiles(str(tmp_path / "x*.npz")), at(tmp_path), mode="append").n_new == 0
+    assert len(opened) == 1
+
+
 def test_memory_is_a_few_blocks(tmp_path: Path, x: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver never asks a source for more than a block, and reads each row once."""
     asked: list[tuple[int, int]] = []

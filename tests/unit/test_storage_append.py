@@ -5,12 +5,13 @@ from __future__ import annotations
 import pickle
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sadih_dask.errors import ConflictError, DtypeError, InputError
-from sadih_dask.storage import FeatureStore, writer
+from sadih_dask.storage import FeatureStore, appending, writer
 from sadih_dask.storage.manifest import KEPT_GENERATIONS
 
 
@@ -63,7 +64,7 @@ def test_an_append_that_fails_before_its_commit_changes_nothing(
     def broken(*_: object) -> None:
         raise RuntimeError("power cut")
 
-    monkeypatch.setattr(writer, "publish", broken)
+    monkeypatch.setattr(appending, "publish", broken)
     with pytest.raises(RuntimeError, match="power cut"):
         store.append(*table(100, 120))
     monkeypatch.undo()
@@ -74,6 +75,86 @@ def test_an_append_that_fails_before_its_commit_changes_nothing(
     store.append(*table(6, 9))
     np.testing.assert_array_equal(store.read("labels"), np.arange(9))
     assert store.verify().ok
+
+
+@pytest.mark.parametrize("shard_rows", [None, 12])
+@pytest.mark.parametrize("n_old", [0, 5, 12, 17, 24])
+@pytest.mark.parametrize("fails_after", [0, 1, 2, 99])
+def test_an_append_with_a_name_goes_on(
+    tmp_path: Path,
+    n_old: int,
+    shard_rows: int | None,
+    fails_after: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = FeatureStore.create(
+        tmp_path / "s", *table(0, n_old), chunk_rows=4, shard_rows=shard_rows
+    )
+    write_block, calls = appending.write_block, iter(range(1000))
+
+    def failing(*block: Any) -> Any:
+        if next(calls) >= fails_after:
+            raise RuntimeError("power cut")
+        return write_block(*block)
+
+    def power_cut() -> None:
+        raise RuntimeError("power cut")
+
+    rows = table(n_old, 41)
+    with monkeypatch.context() as patch:
+        patch.setattr(appending, "write_block", failing)
+        with pytest.raises(RuntimeError, match="power cut"):
+            store.append(*rows, resume_key="these", before_commit=power_cut)
+    assert FeatureStore.open(tmp_path / "s").verify().ok
+    seen: list[int] = []
+    n_resumed = store.append(*rows, resume_key="these", progress=lambda n, _: seen.append(n))
+    assert (n_resumed > 0) == (fails_after > 0)
+    assert n_resumed == 41 - n_old or fails_after < 99
+    assert (seen[0], seen[-1]) == (n_resumed, 41 - n_old)
+    assert store.verify().ok
+    np.testing.assert_array_equal(store.read("features"), table(0, 41)[0])
+    np.testing.assert_array_equal(store.to_zarr()["labels"][:], np.arange(41))
+    assert not (tmp_path / "s/_commits/pending").exists()
+
+
+def test_other_names_other_rows_and_no_name_begin_anew(tmp_path: Path) -> None:
+    store = FeatureStore.create(tmp_path / "s", *table(0, 6), chunk_rows=4)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    seen: list[int] = []
+    for key, n_rows in (("other", 30), ("these", 29), (None, 30)):
+        with pytest.raises(KeyboardInterrupt):
+            store.append(*table(106, 136), resume_key="these", before_commit=stop)
+        with pytest.raises(KeyboardInterrupt):
+            store.append(*table(6, 6 + n_rows), resume_key=key, before_commit=stop)
+        # So the first one has lost its blocks too
+        seen.clear()
+        with pytest.raises(KeyboardInterrupt):
+            store.append(
+                *table(106, 136),
+                resume_key="these",
+                before_commit=stop,
+                progress=lambda n, _: seen.append(n),
+            )
+        assert seen[0] == 0
+    store.append(*table(6, 9))
+    np.testing.assert_array_equal(store.read("labels"), np.arange(9))
+    assert sorted(path.name for path in (tmp_path / "s/labels").glob("c.*")) == [
+        "c.0",
+        "c.1",
+        "c.2",
+    ]
+
+
+def test_attributes_alone_can_be_committed(tmp_path: Path) -> None:
+    store = FeatureStore.create(tmp_path / "s", *table(0, 6), chunk_rows=4)
+    store.append(*table(6, 6), properties={"note": "x"})
+    assert (store.n_rows, store.generation, store.properties["note"]) == (6, 2, "x")
+    assert store.verify().ok
+    store.append(*table(6, 9))
+    np.testing.assert_array_equal(store.read("labels"), np.arange(9))
 
 
 def test_a_writer_killed_right_after_the_commit_leaves_a_good_store(

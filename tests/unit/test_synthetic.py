@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sadih_dask import SADIH
-from sadih_dask.errors import InputError
+from sadih_dask.errors import ConflictError, InputError
 from sadih_dask.pipeline import synthetic
 from sadih_dask.pipeline.synthetic import generate
 
@@ -78,3 +78,48 @@ def test_an_interrupted_one_is_completed(tmp_path: Path, monkeypatch: pytest.Mon
 def test_sizes_that_make_no_sense(tmp_path: Path, sizes: tuple[int, int, int]) -> None:
     with pytest.raises(InputError, match="must be at least 1"):
         generate(tmp_path / "s", *sizes)
+
+
+def test_queries_are_other_rows_of_the_same_clouds(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"spread": 5.0, "seed": 3}
+    database = generate(tmp_path / "d", 4000, 6, 4, **options)
+    queries = generate(tmp_path / "q", 2000, 6, 4, part="queries", **options)
+    means = [
+        np.stack([store.read("features")[store.read("labels") == k].mean(0) for k in range(4)])
+        for store in (database, queries)
+    ]
+    np.testing.assert_allclose(means[0], means[1], atol=0.3)
+    both = np.concatenate([database.read("features"), queries.read("features")])
+    assert len(np.unique(both, axis=0)) == 6000
+    with pytest.raises(InputError, match="part must be 'database' or 'queries'"):
+        generate(tmp_path / "x", 10, 2, 2, part="rest")  # type: ignore[arg-type]
+
+
+def test_noise_is_normal(tmp_path: Path) -> None:
+    noise = generate(tmp_path / "s", 50_000, 4, 1, spread=0.0).read("features")
+    np.testing.assert_allclose(noise.mean(0), 0, atol=0.02)
+    np.testing.assert_allclose(np.cov(noise.T), np.eye(4), atol=0.03)
+    fourth = (noise.astype(np.float64) ** 4).mean()
+    assert abs(fourth - 3) < 0.1
+    beyond = (np.abs(noise) > 2.5758).mean()
+    assert abs(beyond - 0.01) < 0.001
+
+
+def test_a_finished_one_is_opened_and_another_replaced_on_request(tmp_path: Path) -> None:
+    first = generate(tmp_path / "s", 1000, 3, 2, chunk_rows=100)
+    again = generate(tmp_path / "s", 1000, 3, 2, chunk_rows=100, overwrite=True)
+    assert (again.uid, again.generation) == (first.uid, first.generation)
+    assert generate(tmp_path / "s", 1000, 3, 2).uid == first.uid
+    for sizes, options in (((1001, 3, 2), {}), ((1000, 3, 2), {"seed": 1})):
+        with pytest.raises(ConflictError, match="already holds a finished store"):
+            generate(tmp_path / "s", *sizes, **options)
+    assert generate(tmp_path / "s", 1001, 3, 2, overwrite=True).n_rows == 1001
+
+
+def test_progress_is_told_in_rows(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    with dask.config.set(scheduler="synchronous"):
+        generate(
+            tmp_path / "s", 950, 3, 2, chunk_rows=100, progress=lambda *rows: seen.append(rows)
+        )
+    assert seen == [(min(950, k * 100), 950) for k in range(11)]

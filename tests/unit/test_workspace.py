@@ -134,5 +134,6 @@ def test_one_run_at_a_time(workspace: Workspace) -> None:
         Workspace(workspace.url).locked(),
     ):
         pass
+    assert not workspace.is_held()
     with workspace.locked():
-        pass
+        assert workspace.is_held()

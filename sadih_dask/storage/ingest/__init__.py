@@ -3,12 +3,15 @@
 A new store is written block by block; a block that is written stays, so the same call after a kill
 goes on where it stopped. The plan of the store holds a fingerprint of all sources, so an ingestion
 never goes on with files that have changed. Rows are added to a finished store in one commit, all
-or none; files that are in it already are passed over.
+or none, and an interrupted append goes on likewise; files that are in it already are passed over.
+`compare` says beforehand, without reading the files, what is new, changed or gone.
 """
 
 from __future__ import annotations
 
+from sadih_dask.storage.ingest.changes import Changes, compare
 from sadih_dask.storage.ingest.driver import Ingested, Mode, ingest
+from sadih_dask.storage.ingest.holdout import HoldOut
 from sadih_dask.storage.ingest.inputs import DataFiles, Unlabelled
 
-__all__ = ["DataFiles", "Ingested", "Mode", "Unlabelled", "ingest"]
+__all__ = ["Changes", "DataFiles", "HoldOut", "Ingested", "Mode", "Unlabelled", "compare", "ingest"]

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sadih_dask.errors import ConflictError, InputError
 from sadih_dask.storage.commit import Commit
-from sadih_dask.storage.features import KIND, SCHEMA, FeatureStore, FeatureWriter
-from sadih_dask.storage.files import Files, LocalFiles, connect
+from sadih_dask.storage.features import FeatureStore, FeatureWriter
+from sadih_dask.storage.files import Files, connect
 from sadih_dask.storage.ids import fitting
 from sadih_dask.storage.ingest.append import append_files
+from sadih_dask.storage.ingest.changes import existing
 from sadih_dask.storage.ingest.feed import Feed, Selection, select, stored_dtype
-from sadih_dask.storage.ingest.inputs import DataFiles, Inputs, open_inputs, parts_of
-from sadih_dask.storage.ingest.provenance import PROPERTY, Provenance
+from sadih_dask.storage.ingest.inputs import DataFiles, Inputs, open_inputs
+from sadih_dask.storage.ingest.marks import look
+from sadih_dask.storage.ingest.provenance import PROPERTY, Provenance, in_words
 from sadih_dask.storage.ingest.space import check_space, row_bytes
 from sadih_dask.storage.manifest import receipts
-from sadih_dask.storage.writer import find_existing
+from sadih_dask.storage.pouring import pour
+from sadih_dask.storage.settle import settle
 
 Mode = Literal["create", "append", "overwrite"]
 Progress = Callable[[int, int], None]
 """Called with the rows that are written and all rows that are to be written."""
 LABEL_DTYPE = "int32"
-_WRITERS = 4
 _ID_STEP = 8
 _ID_BLOCK = 65_536
 
@@ -40,6 +40,7 @@ class Ingested:
     n_dropped      rows without a label that were left out
     n_files        feature files that were named
     n_passed_over  of them, files whose rows the store had already
+    n_resumed      of the kept rows, those that an append had written before it was interrupted
     """
 
     store: FeatureStore
@@ -48,6 +49,7 @@ class Ingested:
     n_dropped: int
     n_files: int
     n_passed_over: int = 0
+    n_resumed: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,24 +82,16 @@ def ingest(
     if mode not in ("create", "append", "overwrite"):
         raise InputError(f"mode must be 'create', 'append' or 'overwrite', got {mode!r}")
     place = connect(url, storage_options)
-    found = _existing(place)
+    found = existing(place)
+    files = files.expanded()
     if mode == "append" and found is not None and found.complete:
         store = FeatureStore.open(url, storage_options=storage_options)
         fixed = {"dtype": dtype, "chunk_rows": chunk_rows, "compression": compression}
         added = append_files(store, place, files, fixed, progress)
         counts = (added.n_new, store.n_rows - added.n_new, added.n_dropped)
-        return Ingested(store, *counts, added.n_files, added.n_passed_over)
+        return Ingested(store, *counts, added.n_files, added.n_passed_over, added.n_resumed)
     form = _Form(dtype, chunk_rows, compression, storage_options)
     return _create(place, found, files, form, mode, progress)
-
-
-def _existing(place: Files) -> Commit | None:
-    """Return the store that is there; ConflictError if the place belongs to something else."""
-    if isinstance(place, LocalFiles) and place.root.is_file():
-        raise ConflictError(
-            f"{place.url} is a file, not a store. Sources come first, the store is named last"
-        )
-    return find_existing(place, Commit(KIND, "", {}, 0, {}), SCHEMA)
 
 
 def _create(
@@ -108,23 +102,31 @@ def _create(
     mode: Mode,
     progress: Progress | None,
 ) -> Ingested:
+    seen = look(files)
     inputs = open_inputs(files)
-    selection = select(inputs, files.unlabelled)
+    selection = select(inputs, files.unlabelled, hold_out=files.hold_out)
+    if not selection.n_rows:
+        raise InputError(
+            f"{inputs.features.describe()}: none of its rows falls into the part "
+            f"{files.hold_out and files.hold_out.note()!r}. Hold out a larger fraction, or give "
+            "more rows"
+        )
     dtype = stored_dtype(inputs.features, form.dtype)
-    record = Provenance.of(inputs, dtype, files.reading_options)
+    record = Provenance.of(seen, inputs, dtype, files)
     n_files = len(record.marks)
     if found is not None and mode != "overwrite":
         if found.complete and _fingerprint(found) == record.fingerprint:
             store = FeatureStore.open(place.url, storage_options=form.storage_options)
+            settle(store)
             return Ingested(store, 0, store.n_rows, selection.n_dropped, n_files)
-        _refuse_other(place, found, record, inputs)
+        _refuse_other(place, found, record)
     plan = _plan(inputs, selection, form, dtype, record)
     done = _rows_done(place, found, record)
     n_bytes = (selection.n_rows - done) * row_bytes(inputs, dtype, LABEL_DTYPE, plan["id_dtype"])
     check_space(place, n_bytes, form.compression, replaced=mode == "overwrite" and not done)
     with FeatureStore.allocate(place.url, **plan, overwrite=mode == "overwrite") as writer:
         n_kept = _pour(writer, Feed(inputs, selection, dtype), progress)
-        if Provenance.of(inputs, dtype, files.reading_options) != record:
+        if look(files) != seen:
             raise ConflictError(
                 f"{place.url}: a source file was changed while it was being read, so nothing was "
                 "committed. When nobody writes to it any more, begin anew with mode='overwrite'"
@@ -168,38 +170,19 @@ def _id_dtype(ids: Any) -> str:
 
 
 def _pour(writer: FeatureWriter, feed: Feed, progress: Progress | None) -> int:
-    """Write the missing blocks; return the rows that were there.
-
-    Rows are read here, in order, and written by threads: each waits for the disk after a block.
-    """
+    """Write the missing blocks; return the rows that were there."""
     spans = [writer.rows_of(block) for block in writer.missing()]
     n_kept = done = writer.n_rows - sum(last - first for first, last in spans)
-    report = progress or _silent
-    report(done, writer.n_rows)
-    pool = ThreadPoolExecutor(_WRITERS)
-    under_way: deque[tuple[int, Future[None]]] = deque()
 
-    def wait_for_oldest() -> int:
-        n_rows, written = under_way.popleft()
-        written.result()
-        report(done + n_rows, writer.n_rows)
-        return n_rows
+    def written(n_rows: int) -> None:
+        nonlocal done
+        done += n_rows
+        if progress is not None:
+            progress(done, writer.n_rows)
 
-    try:
-        for first, last in spans:
-            rows = feed.rows(first, last)
-            if len(under_way) == _WRITERS:
-                done += wait_for_oldest()
-            under_way.append((last - first, pool.submit(writer.write, first, **rows)))
-        while under_way:
-            done += wait_for_oldest()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    written(0)
+    pour(spans, feed.rows, lambda first, _, rows: writer.write(first, **rows), written)
     return n_kept
-
-
-def _silent(done: int, total: int) -> None:
-    """Report nothing."""
 
 
 def _fingerprint(found: Commit) -> str | None:
@@ -213,7 +196,7 @@ def _rows_done(place: Files, found: Commit | None, record: Provenance) -> int:
     return min(found.planned_rows, len(receipts(place)) * found.layout.block_rows)
 
 
-def _refuse_other(place: Files, found: Commit, record: Provenance, inputs: Inputs) -> None:
+def _refuse_other(place: Files, found: Commit, record: Provenance) -> None:
     """Raise unless what is there is an unfinished ingestion of just these sources."""
     if found.complete:
         raise ConflictError(
@@ -223,14 +206,14 @@ def _refuse_other(place: Files, found: Commit, record: Provenance, inputs: Input
     known = Provenance.from_properties(found.properties, place.url)
     if known is None or known.fingerprint == record.fingerprint:
         return  # another plan than this one is refused by `allocate`
-    for source, mark in zip(parts_of(inputs.features), record.marks, strict=True):
-        if known.has_changed(mark):
-            raise ConflictError(
-                f"{source.origin} has changed since its ingestion into {place.url} was "
-                "interrupted. Begin anew with mode='overwrite'"
-            )
+    changed = [mark.place for mark in record.marks if known.has_changed(mark)]
+    changed += [mark.place for mark in known.changed_beside(record.beside)]
+    if changed:
+        raise ConflictError(
+            f"{place.url} holds an unfinished ingestion of files that have changed since: "
+            f"{in_words(changed)}. Begin anew with mode='overwrite'"
+        )
     raise ConflictError(
-        f"{place.url} holds an unfinished ingestion of other files or with other options, or its "
-        "labels or ids have changed since. Repeat the call that began it, or begin anew with "
-        "mode='overwrite'"
+        f"{place.url} holds an unfinished ingestion of other files or with other options. Repeat "
+        "the call that began it, or begin anew with mode='overwrite'"
     )

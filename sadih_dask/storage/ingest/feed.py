@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sadih_dask.errors import InputError
-from sadih_dask.storage.ingest.inputs import Inputs, Unlabelled
+from sadih_dask.storage.ingest.holdout import Chooser, HoldOut
+from sadih_dask.storage.ingest.inputs import Inputs, Unlabelled, parts_of
 from sadih_dask.storage.sources import RowSource
 from sadih_dask.storage.sources.contract import Block
 
-Progress = Callable[[int, int], None]
 _SEGMENT_ROWS = 65_536
 _SEGMENT_CELLS = 2**24
+_SEGMENT_BYTES = 2**24
 _EXACT_IN_FLOAT32 = 2**24
 
 
@@ -25,15 +26,23 @@ _EXACT_IN_FLOAT32 = 2**24
 class Selection:
     """Which rows of the sources are taken, as segments of consecutive source rows.
 
-    spans    first and one past the last source row of each segment
-    kept     rows that are taken of all segments before, and of all: one entry more
-    sparse   whether rows inside a segment are left out: those without a label
+    spans      first and one past the last source row of each segment
+    kept       rows that are taken of all segments before, and of all: one entry more
+    labelled   whether rows without a label are left out
+    chooser    says which rows belong to this part of the data, if it is split
+    n_dropped  rows of this part that were left out because they have no label
     """
 
     spans: tuple[tuple[int, int], ...]
     kept: tuple[int, ...]
-    sparse: bool
+    labelled: bool = False
+    chooser: Chooser | None = None
     n_dropped: int = 0
+
+    @property
+    def sparse(self) -> bool:
+        """Say whether rows inside a segment may be left out."""
+        return self.labelled or self.chooser is not None
 
     @property
     def n_rows(self) -> int:
@@ -51,28 +60,56 @@ class Selection:
 
 
 def select(
-    inputs: Inputs, unlabelled: Unlabelled, ranges: Sequence[tuple[int, int]] | None = None
+    inputs: Inputs,
+    unlabelled: Unlabelled,
+    ranges: Sequence[tuple[int, int]] | None = None,
+    hold_out: HoldOut | None = None,
 ) -> Selection:
-    """Select source row ranges (all by default), without unlabelled rows if they are to go.
+    """Select source row ranges (all by default): one part of them, and only labelled ones, if so.
 
     Then the labels are read once more to count them: a segment needs its number of rows only.
     """
     ranges = [(0, inputs.n_rows)] if ranges is None else ranges
     labels = inputs.labels
-    if unlabelled != "drop" or labels is None or not labels.multi_label:
-        lengths = [stop - start for start, stop in ranges]
-        return Selection(tuple(ranges), _running(lengths), sparse=False)
-    step = max(1, min(_SEGMENT_ROWS, _SEGMENT_CELLS // labels.width))
+    labelled = unlabelled == "drop" and labels is not None and labels.multi_label
+    chooser = None if hold_out is None else Chooser(hold_out, parts_of(inputs.features))
+    if not labelled and chooser is None:
+        return Selection(tuple(ranges), _running([stop - start for start, stop in ranges]))
+    step = _segment_rows(inputs, labelled)
     spans = tuple(
         (start, min(start + step, end))
         for begin, end in ranges
         for start in range(begin, end, step)
     )
-    kept = _running([int(labels.read(*span).any(axis=1).sum()) for span in spans])
-    if not kept[-1]:
+    counts: list[int] = []
+    n_dropped = 0
+    for start, stop in spans:
+        taken = _chosen(chooser, start, stop)
+        n_chosen = int(taken.sum())
+        if labelled and labels is not None:
+            taken &= labels.read(start, stop).any(axis=1)
+        counts.append(int(taken.sum()))
+        n_dropped += n_chosen - counts[-1]
+    if not any(counts) and chooser is None and labels is not None:
         raise InputError(f"{labels.describe()}: no row has a label, so none would be kept")
-    total = sum(stop - start for start, stop in ranges)
-    return Selection(spans, kept, sparse=True, n_dropped=total - kept[-1])
+    return Selection(spans, _running(counts), labelled, chooser, n_dropped)
+
+
+def _segment_rows(inputs: Inputs, labelled: bool) -> int:
+    """Return rows that are read at once though few of them may be wanted: 16 MiB at most."""
+    widest = max(
+        source.width * source.dtype.itemsize
+        for name, source in inputs.sources.items()
+        if name in ("features", "thumbnails")
+    )
+    step = min(_SEGMENT_ROWS, _SEGMENT_BYTES // widest)
+    if labelled and inputs.labels is not None:
+        step = min(step, _SEGMENT_CELLS // inputs.labels.width)
+    return max(1, step)
+
+
+def _chosen(chooser: Chooser | None, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    return np.ones(stop - start, bool) if chooser is None else chooser.taken(start, stop)
 
 
 def _running(lengths: Sequence[int]) -> tuple[int, ...]:
@@ -86,7 +123,7 @@ class Feed:
         self._sources = inputs.sources
         self._selection = selection
         self._dtype = np.dtype(dtype)
-        self._segment: tuple[int, npt.NDArray[np.int64], Block] | None = None
+        self._segment: tuple[int, npt.NDArray[np.int64], Block | None] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -104,13 +141,9 @@ class Feed:
         ]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def arrays(self, progress: Progress | None = None) -> dict[str, LazyRows]:
-        """Return everything as arrays whose slices are read when they are asked for.
-
-        `progress` hears of the rows that lie behind when features are asked for.
-        """
-        watching = {"features": progress}
-        return {name: LazyRows(self, name, watching.get(name)) for name in self._sources}
+    def arrays(self) -> dict[str, LazyRows]:
+        """Return everything as arrays whose slices are read when they are asked for."""
+        return {name: LazyRows(self, name) for name in self._sources}
 
     def shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return shape and type of an array as it is read."""
@@ -123,24 +156,28 @@ class Feed:
         if not self._selection.sparse:
             begin, end = start + first, start + last
             return self._typed(name, source.read(begin, end), begin)
-        rows, labels = self._labelled(segment)
-        if name == "labels":
+        rows, labels = self._taken(segment)
+        if name == "labels" and labels is not None:
             return labels[first:last]
         wanted = rows[first:last]
         begin = int(wanted[0])
         block = self._typed(name, source.read(begin, int(wanted[-1]) + 1), begin)
         return block if len(block) == len(wanted) else block[wanted - begin]
 
-    def _labelled(self, segment: int) -> tuple[npt.NDArray[np.int64], Block]:
-        """Return the taken source rows of a segment and their labels; the last one is kept.
+    def _taken(self, segment: int) -> tuple[npt.NDArray[np.int64], Block | None]:
+        """Return the taken source rows of a segment, and their labels if those decide.
 
-        A segment spans several blocks, and compressed label files are slow to read backwards.
+        The last segment is kept: it spans several blocks, and compressed label files are slow to
+        read backwards.
         """
         if self._segment is None or self._segment[0] != segment:
             start, stop = self._selection.spans[segment]
-            labels = self._sources["labels"].read(start, stop)
-            taken = np.flatnonzero(labels.any(axis=1))
-            self._segment = (segment, start + taken, labels[taken])
+            taken, labels = _chosen(self._selection.chooser, start, stop), None
+            if self._selection.labelled:
+                labels = self._sources["labels"].read(start, stop)
+                taken &= labels.any(axis=1)
+                labels = labels[taken]
+            self._segment = (segment, start + np.flatnonzero(taken), labels)
         return self._segment[1], self._segment[2]
 
     def _typed(self, name: str, block: Block, first_row: int) -> Block:
@@ -182,14 +219,11 @@ def convert(block: Block, dtype: np.dtype[Any], source: RowSource, first_row: in
 class LazyRows:
     """One array of a feed, with the shape, type and slices that a store's `append` needs."""
 
-    def __init__(self, feed: Feed, name: str, progress: Progress | None) -> None:
+    def __init__(self, feed: Feed, name: str) -> None:
         self._feed = feed
         self._name = name
-        self._progress = progress
         self.shape, self.dtype = feed.shape_and_dtype(name)
 
     def __getitem__(self, rows: slice) -> Block:
         first, last, _ = rows.indices(self.shape[0])
-        if self._progress is not None:
-            self._progress(first, self.shape[0])
         return self._feed.read(self._name, first, last)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from sadih_dask.errors import InputError, LabelError
+from sadih_dask.storage.ingest.holdout import HoldOut
 from sadih_dask.storage.sources import (
     LabelSource,
     RowSource,
@@ -22,10 +23,12 @@ from sadih_dask.storage.sources import (
 from sadih_dask.storage.sources.classes import Classes
 from sadih_dask.storage.sources.contract import DEFAULT_MEMORY_LIMIT
 from sadih_dask.storage.sources.features import View
-from sadih_dask.storage.sources.shards import JoinedRows, Paths
+from sadih_dask.storage.sources.shards import JoinedRows, Paths, expand
 from sadih_dask.storage.sources.variables import is_named_for
 
 Unlabelled = Literal["error", "drop"]
+BESIDE = ("labels", "ids", "thumbnails")
+"""Files that hold something else for the rows of the features."""
 _INTEGER = re.compile(r"-?[0-9]+")
 
 
@@ -40,6 +43,7 @@ class DataFiles:
     class_names, separator              of the labels, as in `open_labels`
     unlabelled                          what to do about multi-hot rows and lists without a label
     memory_limit                        bytes that a format which cannot be streamed may load
+    hold_out                            takes one part of the rows, queries or what stays, only
     """
 
     features: Paths
@@ -54,11 +58,28 @@ class DataFiles:
     separator: str | None = None
     unlabelled: Unlabelled = "error"
     memory_limit: int = DEFAULT_MEMORY_LIMIT
+    hold_out: HoldOut | None = None
 
     @property
     def reading_options(self) -> str:
         """Return what decides the rows beside the files themselves."""
-        return repr((self.transpose, self.scale, self.separator, self.unlabelled))
+        reading = (self.transpose, self.scale, self.separator, self.unlabelled)
+        return repr((*reading, self.features_variable, self.labels_variable, self.hold_out))
+
+    def expanded(self) -> DataFiles:
+        """Return the same with every glob replaced by the files that it matches now."""
+        given = {name: getattr(self, name) for name in ("features", *BESIDE)}
+        return self.of({name: expand(paths) for name, paths in given.items() if paths is not None})
+
+    def names(self, what: str) -> tuple[str, ...]:
+        """Return the files of one kind, such as "labels"; globs must be expanded already."""
+        given: Sequence[str] | None = getattr(self, what)
+        return () if given is None else tuple(given)
+
+    def of(self, named: Mapping[str, tuple[str, ...]]) -> DataFiles:
+        """Return the same with other files, by what they hold."""
+        beside = {name: named.get(name) for name in BESIDE}
+        return replace(self, features=named["features"], **beside)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -1,51 +1,29 @@
 """Which files the rows of a store were taken from, as far as that needs to be known again.
 
-For each file the store keeps two short hashes: of its path, and of its state (name, size,
-modification time, shape, and a few kilobytes of its contents). That answers two questions without
-keeping the files: is this file in the store already, wherever it lies now; and is this a file that
-was ingested and has changed since.
+For each file the store keeps its marks and, up to a limit, its name. That answers three questions
+without keeping the files: is this file in the store already, wherever it lies now; is this a file
+that was ingested and has changed since; and which of the files are no longer there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from itertools import takewhile
 from typing import Any
 
 from sadih_dask.errors import ConflictError, FormatError, InputError
-from sadih_dask.storage.ingest.inputs import Inputs, parts_of
-from sadih_dask.storage.sources import RowSource
+from sadih_dask.storage.ingest.inputs import DataFiles, Inputs
+from sadih_dask.storage.ingest.marks import PATH_DIGITS, FileMark, Sighting
 
 PROPERTY = "ingested"
 MAX_FILES = 250_000
-_PATH_DIGITS = 12
-_STATE_DIGITS = 16
-_SAMPLE = 4096
-
-
-@dataclass(frozen=True)
-class FileMark:
-    """One file: where it was, and what state it was in."""
-
-    path: str
-    state: str
-
-    @classmethod
-    def of(cls, source: RowSource) -> FileMark:
-        """Mark the file of a source."""
-        digest = hashlib.sha256(json.dumps([source.stamps(), source.shape_note()]).encode())
-        for sample in _samples(source.origin.path):
-            digest.update(sample)
-        place = source.origin.path
-        if "://" not in place:
-            place = str(Path(place).absolute())
-        name = json.dumps([place, source.origin.variable])
-        path = hashlib.sha256(name.encode()).hexdigest()
-        return cls(path[:_PATH_DIGITS], digest.hexdigest()[:_STATE_DIGITS])
+MAX_NAMES = 2 << 20
+"""Characters of file names that a store keeps; files beyond them are counted, not named."""
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -54,40 +32,71 @@ class Provenance:
 
     fingerprint   of everything that was read, labels and options included
     marks         of the feature files, in the order of their rows
+    beside        of the files of labels, ids and thumbnails
+    options       a hash of how they were read, or None in a store of a release that kept no such
+    hold_out      which part of the rows was taken, or nothing
     """
 
     fingerprint: str
-    marks: tuple[FileMark, ...]
+    marks: tuple[FileMark, ...] = ()
+    beside: tuple[FileMark, ...] = ()
+    options: str | None = ""
+    hold_out: str = ""
 
     @classmethod
-    def of(cls, inputs: Inputs, dtype: str, options: str) -> Provenance:
+    def of(cls, seen: Sighting, inputs: Inputs, dtype: str, files: DataFiles) -> Provenance:
         """Record sources as they are now, and how they are read."""
-        marks = tuple(FileMark.of(part) for part in parts_of(inputs.features))
-        text = json.dumps([inputs.fingerprint(), [asdict(mark) for mark in marks], dtype, options])
-        return cls(hashlib.sha256(text.encode()).hexdigest(), marks)
+        marks = [[mark.path, mark.state] for mark in seen.features]
+        text = json.dumps([inputs.fingerprint(), marks, dtype, files.reading_options])
+        return cls(
+            hashlib.sha256(text.encode()).hexdigest(),
+            seen.features,
+            seen.beside,
+            seen.options,
+            "" if files.hold_out is None else files.hold_out.note(),
+        )
 
     def followed_by(self, other: Provenance) -> Provenance:
         """Return the record after another ingestion."""
         chained = hashlib.sha256((self.fingerprint + other.fingerprint).encode()).hexdigest()
-        return Provenance(chained, (*self.marks, *other.marks))
+        renewed = {mark.path for mark in other.beside}
+        beside = (*(mark for mark in self.beside if mark.path not in renewed), *other.beside)
+        marks = (*self.marks, *other.marks)
+        return Provenance(chained, marks, beside, other.options, other.hold_out)
+
+    def is_of(self, seen: Sighting) -> bool:
+        """Say whether this is the record of just these files, read in the same way."""
+        mine = (self.marks, self.beside, self.options)
+        return mine == (seen.features, seen.beside, seen.options)
+
+    def has(self, mark: FileMark) -> bool:
+        """Say whether the rows of this file are in the store."""
+        return mark.state in self._states
 
     def has_changed(self, mark: FileMark) -> bool:
         """Say whether this is a file that was ingested, in another state than now."""
-        return mark.state not in self._states and mark.path in self._paths
+        return not self.has(mark) and mark.path in self._paths
 
-    def new_among(self, sources: Iterable[RowSource]) -> list[bool]:
-        """Say of each file whether it is new; ConflictError if it is one that has changed."""
-        new = []
-        for source in sources:
-            mark = FileMark.of(source)
-            if self.has_changed(mark):
-                raise ConflictError(
-                    f"{source.origin} was ingested before and has changed since. If it holds new "
-                    "rows only, give it another name; if its rows have changed, ingest all files "
-                    "anew with mode='overwrite'"
-                )
-            new.append(mark.state not in self._states)
-        return new
+    def changed_beside(self, marks: Iterable[FileMark]) -> tuple[FileMark, ...]:
+        """Return the files of labels and the like that were ingested in another state."""
+        states = {mark.state for mark in self.beside}
+        paths = {mark.path for mark in self.beside}
+        return tuple(m for m in marks if m.state not in states and m.path in paths)
+
+    def gone(self, marks: Iterable[FileMark]) -> tuple[FileMark, ...]:
+        """Return the files of the store that are not among these, under either hash."""
+        now = list(marks)
+        states, paths = {mark.state for mark in now}, {mark.path for mark in now}
+        return tuple(m for m in self.marks if m.state not in states and m.path not in paths)
+
+    def check_appendable(self, url: str) -> None:
+        """Refuse a store that does not say enough of its files to tell which of them it has."""
+        if self.options is None:
+            raise ConflictError(
+                f"{url} was ingested by an earlier release, which marked its {len(self.marks)} "
+                "source files in another way, so it cannot be said which of these files it has. "
+                "Ingest all files anew with mode='overwrite'"
+            )
 
     @cached_property
     def _states(self) -> frozenset[str]:
@@ -104,8 +113,16 @@ class Provenance:
                 f"{len(self.marks)} source files; a store remembers {MAX_FILES} at most. Join "
                 "them into fewer files"
             )
-        marks = " ".join(mark.path + mark.state for mark in self.marks)
-        return {"fingerprint": self.fingerprint, "files": marks}
+        folder, names = _named([mark.place for mark in self.marks])
+        return {
+            "fingerprint": self.fingerprint,
+            "options": self.options,
+            "hold_out": self.hold_out,
+            "files": _joined(self.marks),
+            "folder": folder,
+            "names": names,
+            "beside": _joined(self.beside),
+        }
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any], url: str) -> Provenance | None:
@@ -113,19 +130,58 @@ class Provenance:
         found = properties.get(PROPERTY)
         if found is None:
             return None
-        fields = (found.get("fingerprint"), found.get("files")) if isinstance(found, dict) else ()
-        if len(fields) != 2 or not all(isinstance(field, str) for field in fields):
+        texts = ("fingerprint", "files", "folder", "beside", "options", "hold_out")
+        fields = {key: found.get(key, "") for key in texts} if isinstance(found, dict) else {}
+        names = found.get("names", []) if fields else None
+        if not all(isinstance(field, str) for field in fields.values()) or not _are_texts(names):
             raise FormatError(f"{url}: attribute {PROPERTY!r} is not a record of source files")
-        marks = (FileMark(m[:_PATH_DIGITS], m[_PATH_DIGITS:]) for m in str(fields[1]).split())
-        return cls(str(fields[0]), tuple(marks))
+        return cls(
+            fields["fingerprint"],
+            _split(fields["files"], [name and fields["folder"] + name for name in names or ()]),
+            _split(fields["beside"]),
+            fields["options"] if "options" in found else None,
+            fields["hold_out"],
+        )
 
 
-def _samples(path: str) -> Iterable[bytes]:
-    """Yield the first and last bytes of a file; nothing of a directory or a URL."""
-    file = Path(path)
-    if "://" in path or not file.is_file():
-        return
-    with file.open("rb") as stream:
-        yield stream.read(_SAMPLE)
-        stream.seek(max(0, file.stat().st_size - _SAMPLE))
-        yield stream.read(_SAMPLE)
+NOTHING = Provenance("")
+"""What a store that was not made by ingestion remembers."""
+
+
+def in_words(places: Sequence[str]) -> str:
+    """Name a few files and count the others."""
+    more = len(places) - _MOST_NAMED
+    return ", ".join(places[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _joined(marks: Iterable[FileMark]) -> str:
+    return " ".join(mark.path + mark.state for mark in marks)
+
+
+def _split(text: str, places: Sequence[str] = ()) -> tuple[FileMark, ...]:
+    marks = text.split()
+    named = [*places[: len(marks)], *[""] * (len(marks) - len(places))]
+    return tuple(
+        FileMark(mark[:PATH_DIGITS], mark[PATH_DIGITS:], place)
+        for mark, place in zip(marks, named, strict=True)
+    )
+
+
+def _named(places: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the folder that all files share, and names in it as far as there is room."""
+    known = [place for place in places if place] or [""]
+    # What the first and the last in order of the alphabet share, all between them share too
+    pairs = zip(min(known), max(known), strict=False)
+    common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    folder = common[: common.rfind("/") + 1]
+    names, room = [], MAX_NAMES
+    for place in places:
+        names.append(place[len(folder) :])
+        room -= len(names[-1])
+        if room < 0:
+            break
+    return folder, names
+
+
+def _are_texts(names: object) -> bool:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)

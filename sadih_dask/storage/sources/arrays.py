@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from sadih_dask.storage.sources.contract import Block, OpenOptions, Origin, RowS
 from sadih_dask.storage.sources.layout import Layout
 from sadih_dask.storage.sources.limits import check_memory, check_rows, native_dtype
 from sadih_dask.storage.sources.opened import ByteCursor, Lazy
+from sadih_dask.storage.sources.places import open_binary
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class PlainSource(RowSource):
     def _read(self, start: int, stop: int) -> Block:
         n_rows = stop - start
         flat = np.empty(n_rows * self.width, self.stored)
-        with Path(self.origin.path).open("rb") as stream:
+        with open_binary(self.origin.path) as stream:
             if self.layout.contiguous:
                 self._fill(stream, start * self.width, flat)
             else:

@@ -18,13 +18,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sadih_dask.errors import FormatError, InputError, SadihError
+from sadih_dask.storage.reaching import reaching
+from sadih_dask.storage.sources.places import name_of, status
 
 Block: TypeAlias = NDArray[Any]
 
@@ -62,21 +63,21 @@ class Origin:
         return self.path if self.variable is None else f"{self.path}:{self.variable}"
 
     def stamp(self) -> list[object]:
-        """Name, size and modification time; zeros for what has none (a URL)."""
-        path = Path(self.path)
+        """Name, size and modification time or entity tag; zeros for what has none (a folder)."""
         try:
-            status = path.stat()
+            found = status(self.path)
         except OSError:
             return [self.path, self.variable, 0, 0]
-        return [path.name, self.variable, status.st_size, status.st_mtime_ns]
+        return [name_of(self.path), self.variable, found.size, found.state]
 
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
     """Turn what a format library raises on a bad file into an error that names the file."""
     try:
-        yield
-    except SadihError:
+        with reaching(path):
+            yield
+    except (SadihError, ConnectionError):
         raise
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise InputError(

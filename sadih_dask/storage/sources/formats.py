@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,8 @@ from pathlib import Path
 from sadih_dask.errors import FormatError, InputError
 from sadih_dask.storage.sources import columns, hdf5, idx, matlab, npy, npz, text, zarrs
 from sadih_dask.storage.sources.contract import OpenOptions, RaggedSource, RowSource, reading
-from sadih_dask.storage.sources.gzipped import GZIP_MAGIC
+from sadih_dask.storage.sources.gzipped import GZIP_MAGIC, open_gzip
+from sadih_dask.storage.sources.places import head
 from sadih_dask.storage.sources.variables import Purpose, Variable, choose
 
 _KNOWN = ".npy, .npz, .mat, HDF5, IDX, Parquet, Arrow/Feather, CSV/TSV/TXT, a Zarr directory"
@@ -46,12 +46,12 @@ def detect(path: str) -> Format:
             f"Name its files, for example '{path}/*.npy'."
         )
     with reading(path):
-        head = _head(path)
-        inner = _inner_head(path) if head.startswith(GZIP_MAGIC) else head
+        outer = head(path)
+        inner = _inner_head(path) if outer.startswith(GZIP_MAGIC) else outer
     found = _by_magic(inner) or _by_suffix(path, inner)
-    if found is None or (found not in (NPY, IDX, TEXT) and inner is not head):
+    if found is None or (found not in (NPY, IDX, TEXT) and inner is not outer):
         raise FormatError(
-            f"{path}: is not in a format that can be read; it starts with {head[:8]!r}. "
+            f"{path}: is not in a format that can be read; it starts with {outer[:8]!r}. "
             f"Expected one of: {_KNOWN}."
         )
     return found
@@ -92,13 +92,8 @@ def open_file(
     return open_found(path, *find(path, variable, purpose, options), options)
 
 
-def _head(path: str) -> bytes:
-    with Path(path).open("rb") as stream:
-        return stream.read(1024)
-
-
 def _inner_head(path: str) -> bytes:
-    with gzip.open(path, "rb") as stream:
+    with open_gzip(path) as stream:
         return stream.read(1024)
 
 

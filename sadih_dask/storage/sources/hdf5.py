@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from sadih_dask.storage.sources.contract import (
 from sadih_dask.storage.sources.limits import check_memory, check_rows, native_dtype
 from sadih_dask.storage.sources.opened import Lazy
 from sadih_dask.storage.sources.optional import require
+from sadih_dask.storage.sources.places import head, is_url, open_binary
 from sadih_dask.storage.sources.sparse import loaded_sparse
 from sadih_dask.storage.sources.variables import Kind, Variable, kind_of
 
@@ -80,8 +80,7 @@ class MatlabNames(RowSource):
 
 def is_matlab73(path: str) -> bool:
     """Tell a MATLAB v7.3 file by the text in front of the HDF5 data."""
-    with Path(path).open("rb") as stream:
-        return stream.read(10) == b"MATLAB 7.3"
+    return head(path).startswith(b"MATLAB 7.3")
 
 
 def list_variables(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # noqa: ARG001
@@ -100,7 +99,7 @@ def list_variables(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # 
             listed.append(Variable(name, shape, "numbers", "sparse"))
         return True if len(listed) >= _MAX_LISTED else None
 
-    with reading(path), h5py.File(path, "r") as file:
+    with reading(path), _file(h5py, path) as file:
         file.visititems(visit)
     inside = tuple(v.name + "/" for v in listed if v.note == "sparse")
     return tuple(v for v in listed if not v.name.startswith(inside))
@@ -174,9 +173,13 @@ def _variable(h5py: Any, name: str, item: Any, reverse: bool) -> Variable:
     return Variable(name, tuple(shape or ()), kind, note)
 
 
+def _file(h5py: Any, path: str) -> Any:
+    return h5py.File(open_binary(path) if is_url(path) else path, "r")
+
+
 def _open(path: str, name: str) -> Any:
     h5py = require("h5py", path)
-    item: Any = h5py.File(path, "r")
+    item: Any = _file(h5py, path)
     for part in filter(None, name.split("/")):
         if isinstance(item.get(part, getlink=True), h5py.ExternalLink):
             raise FormatError(

@@ -15,10 +15,11 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
+
+from sadih_dask.storage.sources.places import open_binary
 
 MATRIX, COMPRESSED = 14, 15
 CELL, CHAR, SPARSE = 1, 4, 5
@@ -81,7 +82,7 @@ class MatrixStream(io.RawIOBase):
     """The bytes of one matrix, decompressed piece by piece."""
 
     def __init__(self, matrix: Matrix) -> None:
-        self._file = Path(matrix.path).open("rb")  # noqa: SIM115 (closed by close)
+        self._file = open_binary(matrix.path)
         self._file.seek(matrix.position)
         self._left = matrix.size
         self._inflater = zlib.decompressobj() if matrix.compressed else None
@@ -124,7 +125,7 @@ class MatrixStream(io.RawIOBase):
 
 def walk(path: str) -> Iterator[Matrix]:
     """Yield the matrices of a file; only the beginning of each is decompressed."""
-    with Path(path).open("rb") as stream:
+    with open_binary(path) as stream:
         header = stream.read(_HEADER)
         order = "<" if header[126:128] == b"IM" else ">"
         end, position = stream.seek(0, os.SEEK_END), _HEADER

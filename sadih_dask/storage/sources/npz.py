@@ -9,7 +9,6 @@ import math
 import struct
 import zipfile
 from functools import partial
-from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -19,6 +18,7 @@ from sadih_dask.storage.sources.arrays import plain_source, streamed_source
 from sadih_dask.storage.sources.contract import Block, OpenOptions, Origin, RowSource, reading
 from sadih_dask.storage.sources.limits import MAX_DEFLATE_RATIO, check_memory, check_size
 from sadih_dask.storage.sources.npy import NpyHeader, read_header
+from sadih_dask.storage.sources.places import is_url, open_binary, status
 from sadih_dask.storage.sources.sparse import compressed_rows, loaded_sparse
 from sadih_dask.storage.sources.variables import Variable
 
@@ -29,7 +29,7 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 def list_variables(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # noqa: ARG001
     """List the arrays of the archive with their shapes; only headers are decompressed."""
-    with reading(path), zipfile.ZipFile(path) as archive:
+    with reading(path), _archive(path) as archive:
         names = [n for n in archive.namelist() if n.endswith(_SUFFIX)]
         if _is_sparse(names):
             shape, layout = _sparse_shape(path)
@@ -50,7 +50,7 @@ def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSou
 
 def _open_member(path: str, name: str, options: OpenOptions) -> RowSource:
     origin = Origin(path, name)
-    with reading(path), zipfile.ZipFile(path) as archive:
+    with reading(path), _archive(path) as archive:
         info = archive.getinfo(name + _SUFFIX)
         with archive.open(info) as member:
             header = read_header(member)
@@ -73,7 +73,7 @@ def _check_member(origin: Origin, info: zipfile.ZipInfo, header: NpyHeader) -> N
             f"{origin}: holds {held - header.nbytes:,} bytes more than its shape {header.shape} "
             "takes. The archive is damaged: save it again."
         )
-    on_disk = min(info.compress_size, Path(origin.path).stat().st_size)
+    on_disk = min(info.compress_size, status(origin.path).size)
     stored = info.compress_type == zipfile.ZIP_STORED
     deflated = info.compress_type == zipfile.ZIP_DEFLATED
     if stored or deflated:
@@ -84,7 +84,7 @@ def _data_offset(path: str, info: zipfile.ZipInfo) -> int:
     """Find the first byte of a stored member, behind the local header that precedes it."""
     if info.flag_bits & 0x1:
         raise ValueError("it is encrypted")
-    with Path(path).open("rb") as stream:
+    with open_binary(path) as stream:
         stream.seek(info.header_offset)
         magic, name_size, extra_size = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
     if magic != b"PK\x03\x04":
@@ -92,9 +92,13 @@ def _data_offset(path: str, info: zipfile.ZipInfo) -> int:
     return info.header_offset + _LOCAL_HEADER.size + int(name_size) + int(extra_size)
 
 
+def _archive(path: str) -> zipfile.ZipFile:
+    return zipfile.ZipFile(open_binary(path) if is_url(path) else path)
+
+
 def _open_stream(path: str, name: str) -> IO[bytes]:
     # The member keeps the file open for itself when the archive object goes
-    with zipfile.ZipFile(path) as archive:
+    with _archive(path) as archive:
         return archive.open(name)
 
 
@@ -111,7 +115,7 @@ def _sparse_shape(path: str) -> tuple[tuple[int, ...], str]:
 
 def _small(path: str, name: str) -> Block:
     """Read a tiny member whole, such as a shape or a format name."""
-    with zipfile.ZipFile(path) as archive, archive.open(name + _SUFFIX) as member:
+    with _archive(path) as archive, archive.open(name + _SUFFIX) as member:
         header = read_header(member)
         if header.nbytes > 1024:
             raise ValueError(f"its member {name!r} is too long for a sparse matrix")
@@ -146,7 +150,7 @@ _CSR_MEMBERS = ("indptr", "indices", "data")
 
 def _members(path: str) -> list[Variable]:
     listed = []
-    with reading(path), zipfile.ZipFile(path) as archive:
+    with reading(path), _archive(path) as archive:
         for name in archive.namelist():
             with archive.open(name) as member:
                 listed.append(read_header(member).variable(name.removesuffix(_SUFFIX)))

@@ -22,6 +22,7 @@ from sadih_dask.storage.sources.contract import (
     RaggedSource,
     RowSource,
 )
+from sadih_dask.storage.sources.places import is_url, matches
 
 Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -38,11 +39,11 @@ def expand(paths: Paths) -> tuple[str, ...]:
     found: list[str] = []
     for name in given:
         item = fspath(name)
-        if _MAGIC.search(item) and not Path(item).exists() and "://" not in item:
-            matches = sorted(_matches(item), key=_natural)
-            if not matches:
+        if _MAGIC.search(item) and (is_url(item) or not Path(item).exists()):
+            matching = sorted(matches(item), key=_natural)
+            if not matching:
                 raise InputError(f"{item}: no file matches. Check the pattern and the folder.")
-            found += matches
+            found += matching
         else:
             found.append(item)
     if not found:
@@ -51,11 +52,6 @@ def expand(paths: Paths) -> tuple[str, ...]:
         twice = next(name for name, count in Counter(found).items() if count > 1)
         raise InputError(f"{twice}: was given twice. Its rows would be counted twice.")
     return tuple(found)
-
-
-def _matches(pattern: str) -> Iterator[str]:
-    path = Path(pattern)
-    return map(str, Path(path.anchor).glob(str(path.relative_to(path.anchor))))
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -14,6 +14,7 @@ from sadih_dask.errors import FormatError
 from sadih_dask.storage.sources.contract import Block, Origin, RowSource
 from sadih_dask.storage.sources.limits import check_rows, native_dtype
 from sadih_dask.storage.sources.opened import Lazy
+from sadih_dask.storage.sources.places import open_binary
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,16 @@ def loaded_sparse(
     origin: Origin, rows_last: bool, load: Callable[[str], Any] | None = None
 ) -> LoadedSparse:
     """Describe a sparse matrix that has to be loaded; its size was checked by the caller."""
-    held = Lazy(partial(_load_rows, load or sparse.load_npz, origin, rows_last))
+    held = Lazy(partial(_load_rows, load or _load_npz, origin, rows_last))
     matrix = held.get()
     dtype = native_dtype(origin, matrix.dtype)
     check_rows(origin, matrix.shape, dtype)
     return LoadedSparse(origin, matrix.shape[0], (matrix.shape[1],), dtype, held)
+
+
+def _load_npz(path: str) -> Any:
+    with open_binary(path) as stream:
+        return sparse.load_npz(stream)
 
 
 def _load_rows(load: Callable[[str], Any], origin: Origin, rows_last: bool) -> Any:

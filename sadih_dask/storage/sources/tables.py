@@ -9,10 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from sadih_dask.storage.sources.optional import require
+from sadih_dask.storage.sources.places import head, is_url, open_binary
 
 _BATCH_ROWS = 2048
 _BUFFER = 2**20
@@ -96,11 +96,10 @@ class ArrowStream:
 
 def open_table(path: str) -> Table:
     """Open a column file by its first bytes."""
-    with Path(path).open("rb") as stream:
-        head = stream.read(6)
-    if head[:4] == b"PAR1":
+    beginning = head(path)
+    if beginning.startswith(b"PAR1"):
         return _open_parquet(path)
-    if head == b"ARROW1":
+    if beginning.startswith(b"ARROW1"):
         return _open_ipc_file(path)
     reader = _ipc_stream(path)
     cheapest = _ipc_stream(path, _cheapest(reader.schema))
@@ -110,7 +109,8 @@ def open_table(path: str) -> Table:
 def _open_parquet(path: str) -> ParquetTable:
     parquet = require("pyarrow.parquet", path)
     # pre_buffer would hold whole row groups, which are often the whole file
-    file = parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+    source = open_binary(path) if is_url(path) else path
+    file = parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False)
     starts, first = [], 0
     for group in range(file.num_row_groups):
         starts.append(first)
@@ -153,7 +153,8 @@ def _ipc_stream(path: str, column: int | None = None) -> Any:
 
 
 def _mapped(path: str) -> Any:
-    return require("pyarrow", path).memory_map(path, "r")
+    arrow = require("pyarrow", path)
+    return arrow.PythonFile(open_binary(path)) if is_url(path) else arrow.memory_map(path, "r")
 
 
 def _options(ipc: Any, column: int | None) -> Any:

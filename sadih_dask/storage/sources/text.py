@@ -21,6 +21,7 @@ from sadih_dask.storage.sources.contract import Block, OpenOptions, Origin, RowS
 from sadih_dask.storage.sources.gzipped import open_bytes
 from sadih_dask.storage.sources.limits import check_rows
 from sadih_dask.storage.sources.opened import BatchCursor
+from sadih_dask.storage.sources.places import Status, status
 from sadih_dask.storage.sources.variables import Variable
 
 SUFFIXES = (".csv", ".tsv", ".txt")
@@ -69,12 +70,11 @@ def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSou
 def examine(path: str, n_rows: int | None) -> TextShape:
     """Say how to read a file; counting its rows is one pass, remembered while it is unchanged."""
     with reading(path):
-        status = Path(path).stat()
-    return _examine(path, n_rows, (status.st_size, status.st_mtime_ns))
+        return _examine(path, n_rows, status(path))
 
 
 @lru_cache(maxsize=64)
-def _examine(path: str, n_rows: int | None, state: tuple[int, int]) -> TextShape:  # noqa: ARG001
+def _examine(path: str, n_rows: int | None, state: Status) -> TextShape:  # noqa: ARG001
     """Count the rows and decide whether the first line is a header.
 
     With ``n_rows`` known, the count decides. Otherwise the first line is a header if it has no

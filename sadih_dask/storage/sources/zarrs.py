@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from sadih_dask.errors import FormatError, InputError
 from sadih_dask.storage.sources.contract import Block, OpenOptions, Origin, RowSource, reading
 from sadih_dask.storage.sources.limits import check_rows, native_dtype
 from sadih_dask.storage.sources.opened import Lazy
+from sadih_dask.storage.sources.places import is_file, is_url
 from sadih_dask.storage.sources.variables import Variable, kind_of
 
 _CODECS = frozenset(
@@ -31,7 +31,7 @@ _CODECS = frozenset(
     # checksums
     | {"crc32c", "crc32", "adler32", "fletcher32"}
 )
-_MARKERS = ("zarr.json", ".zarray", ".zgroup")
+MARKERS = ("zarr.json", ".zarray", ".zgroup")
 _MAX_CHUNK = 2**30
 
 
@@ -44,11 +44,9 @@ class ZarrSource(RowSource):
 
     def stamps(self) -> list[list[object]]:
         """Use the metadata document: chunks are too many to look at."""
-        path = Path(self.origin.path, *(self.origin.variable or "").split("/"))
-        documents = [
-            Origin(str(path / name)).stamp() for name in _MARKERS if (path / name).exists()
-        ]
-        return [*super().stamps(), *documents]
+        folder = "/".join(filter(None, (self.origin.path, self.origin.variable)))
+        documents = [f"{folder}/{name}" for name in MARKERS]
+        return [*super().stamps(), *(Origin(d).stamp() for d in documents if is_file(d))]
 
     def _read(self, start: int, stop: int) -> Block:
         stored = self.array.get()
@@ -58,8 +56,10 @@ class ZarrSource(RowSource):
 
 
 def is_zarr(path: str) -> bool:
-    """Recognise a URL, or a directory with Zarr metadata in it."""
-    return "://" in path or any((Path(path) / name).is_file() for name in _MARKERS)
+    """Recognise a folder with Zarr metadata in it, here or behind a URL."""
+    if is_url(path) and is_file(path):
+        return False
+    return any(is_file(f"{path}/{name}") for name in MARKERS)
 
 
 def list_variables(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # noqa: ARG001

@@ -1,0 +1,234 @@
+"""Appends of files by real processes that are killed without warning, and what goes on then."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sadih_dask.errors import ConflictError, IncompleteError
+from sadih_dask.storage import FeatureStore
+from sadih_dask.storage.ingest import DataFiles, ingest
+from sadih_dask.storage.settle import settle
+
+N_OLD, N_NEW, CHUNK = 1003, 2401, 8
+APPEND = """
+import sys, time
+from sadih_dask.storage.ingest import DataFiles, ingest
+url, pause, *files = sys.argv[1:]
+def slow(*_):
+    time.sleep(float(pause))
+ingest(DataFiles(files), url, mode="append", progress=slow)
+"""
+
+
+def numbered(first: int, last: int) -> np.ndarray:
+    numbers = np.arange(first, last)
+    return np.stack([numbers, -numbers], axis=1).astype(np.float32)
+
+
+def saved(path: Path, first: int, last: int) -> Path:
+    np.save(path, numbered(first, last))
+    return path
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    return saved(tmp_path / "old.npy", 0, N_OLD)
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return saved(tmp_path / "new.npy", N_OLD, N_OLD + N_NEW)
+
+
+@pytest.fixture
+def url(tmp_path: Path, old: Path) -> Path:
+    """A store whose last chunk has three rows of eight."""
+    ingest(DataFiles(old), tmp_path / "s", chunk_rows=CHUNK)
+    return tmp_path / "s"
+
+
+def start(url: Path, *files: Path, pause: float = 0.002) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", APPEND, str(url), str(pause), *map(str, files)]
+    return subprocess.Popen(command, cwd=Path(__file__).parents[2])
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "the other process does not get on"
+        time.sleep(0.002)
+
+
+def blocks_written(url: Path) -> int:
+    pending = url / "_commits/pending"
+    return len(list(pending.glob("[0-9]*"))) if pending.exists() else 0
+
+
+def interrupt(url: Path, *files: Path, after: int) -> None:
+    process = start(url, *files)
+    try:
+        wait_until(lambda: blocks_written(url) > after)
+    finally:
+        kill(process)
+
+
+def check(url: Path, n_rows: int) -> FeatureStore:
+    store = FeatureStore.open(url)
+    assert store.n_rows == n_rows
+    assert store.verify().ok
+    np.testing.assert_array_equal(store.read("features"), numbered(0, n_rows))
+    return store
+
+
+def test_an_append_killed_again_and_again_goes_on_and_is_seen_only_when_it_is_whole(
+    url: Path, old: Path, new: Path
+) -> None:
+    held = FeatureStore.open(url)
+    for least in (10, 60, 120):
+        interrupt(url, old, new, after=least)
+        check(url, N_OLD)
+        assert held.verify().ok
+    written = blocks_written(url)
+    assert written > 120
+    seen: list[int] = []
+    done = ingest(DataFiles([old, new]), url, mode="append", progress=lambda n, _: seen.append(n))
+    assert done.n_passed_over == 1
+    # The first block has five new rows, the others eight.
+    assert done.n_resumed == (written - 1) * CHUNK + 5
+    assert done.n_new + done.n_resumed == N_NEW
+    assert seen[0] == done.n_resumed
+    assert seen == sorted(seen)
+    check(url, N_OLD + N_NEW)
+    assert held.verify().ok
+    assert not (url / "_commits/pending").exists()
+    assert not list(url.glob("*/*.part"))
+    assert ingest(DataFiles([old, new]), url, mode="append").n_new == 0
+
+
+def test_killed_at_any_moment_it_is_whole_or_not_there(url: Path, old: Path, new: Path) -> None:
+    chance = random.Random(0)
+    for _ in range(3):
+        process = start(url, old, new, pause=0.0)
+        wait_until(lambda: blocks_written(url) > 0 or process.poll() is not None)  # noqa: B023
+        time.sleep(chance.random() * 0.2)
+        kill(process)
+        store = FeatureStore.open(url)
+        assert store.n_rows in (N_OLD, N_OLD + N_NEW)
+        settle(store)  # killed just after the commit, the arrays' own metadata are one behind
+        check(url, store.n_rows)
+    ingest(DataFiles([old, new]), url, mode="append")
+    check(url, N_OLD + N_NEW)
+
+
+def test_other_files_do_not_go_on_with_it(url: Path, old: Path, new: Path, tmp_path: Path) -> None:
+    interrupt(url, old, new, after=50)
+    files_before = len(list((url / "features").iterdir()))
+    other = saved(tmp_path / "other.npy", N_OLD, N_OLD + 40)
+    done = ingest(DataFiles([old, other]), url, mode="append")
+    assert (done.n_new, done.n_resumed) == (40, 0)
+    check(url, N_OLD + 40)
+    # What the abandoned one has written is gone, but for blocks that had no receipt yet
+    assert len(list((url / "features").iterdir())) < files_before - 40
+    rest = saved(tmp_path / "rest.npy", N_OLD + 40, N_OLD + 90)
+    assert ingest(DataFiles(rest), url, mode="append").n_resumed == 0
+    check(url, N_OLD + 90)
+
+
+def test_nor_does_it_go_on_behind_another_commit(url: Path, old: Path, new: Path) -> None:
+    interrupt(url, old, new, after=50)
+    FeatureStore.open(url).append(numbered(N_OLD, N_OLD + 1))
+    done = ingest(DataFiles([old, new]), url, mode="append")
+    assert (done.n_new, done.n_resumed) == (N_NEW, 0)
+    store = FeatureStore.open(url)
+    assert store.verify().ok
+    np.testing.assert_array_equal(store.read("features")[N_OLD + 1 :], np.load(new))
+
+
+def test_a_source_that_changed_meanwhile_is_read_anew(url: Path, old: Path, new: Path) -> None:
+    interrupt(url, old, new, after=50)
+    np.save(new, -np.load(new))
+    done = ingest(DataFiles([old, new]), url, mode="append")
+    assert (done.n_new, done.n_resumed) == (N_NEW, 0)
+    np.testing.assert_array_equal(done.store.read("features")[N_OLD:], np.load(new))
+    assert done.store.verify().ok
+
+
+def test_a_source_that_changes_while_it_is_read_adds_nothing(
+    url: Path, old: Path, new: Path
+) -> None:
+    with pytest.raises(ConflictError, match=r"changed while it was being read, so nothing was add"):
+        ingest(
+            DataFiles([old, new]),
+            url,
+            mode="append",
+            progress=lambda *_: os.utime(new, ns=(1, 1)),
+        )
+    check(url, N_OLD)
+    assert ingest(DataFiles([old, new]), url, mode="append").n_resumed == 0
+    check(url, N_OLD + N_NEW)
+
+
+def test_tidying_up_leaves_it_alone(url: Path, old: Path, new: Path) -> None:
+    interrupt(url, old, new, after=50)
+    written = blocks_written(url)
+    settle(FeatureStore.open(url))
+    assert blocks_written(url) == written
+    assert ingest(DataFiles(old), url, mode="append").n_new == 0
+    assert ingest(DataFiles([old, new]), url, mode="append").n_resumed > 50
+    check(url, N_OLD + N_NEW)
+
+
+def test_a_damaged_receipt_is_a_block_to_be_written(url: Path, old: Path, new: Path) -> None:
+    interrupt(url, old, new, after=50)
+    victims = sorted((url / "_commits/pending").glob("[0-9]*"))
+    victims[3].write_bytes(b"rubbish")
+    victims[7].unlink()
+    done = ingest(DataFiles([old, new]), url, mode="append")
+    assert done.n_resumed < len(victims) * CHUNK
+    check(url, N_OLD + N_NEW)
+
+
+def test_two_appends_at_once_one_is_told_to_wait(url: Path, old: Path, new: Path) -> None:
+    process = start(url, old, new, pause=0.05)
+    try:
+        wait_until(lambda: blocks_written(url) > 3)
+        with pytest.raises(ConflictError, match=f"is being written by process {process.pid} on "):
+            ingest(DataFiles([old, new]), url, mode="append")
+    finally:
+        kill(process)
+    assert ingest(DataFiles([old, new]), url, mode="append").n_resumed > 0
+    check(url, N_OLD + N_NEW)
+
+
+@pytest.mark.parametrize("small_disk", ["2m"], indirect=True)
+def test_an_append_to_a_full_disk_goes_on_when_there_is_room(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sadih_dask.storage.ingest.append.check_space", lambda *_, **__: None)
+    first, second = saved(tmp_path / "a.npy", 0, 10), saved(tmp_path / "b.npy", 10, 100_000)
+    url, ballast = small_disk / "s", small_disk / "ballast"
+    ingest(DataFiles(first), url, chunk_rows=4096)
+    ballast.write_bytes(bytes(1_300_000))
+    with pytest.raises(IncompleteError, match="Nothing that was committed before is affected"):
+        ingest(DataFiles([first, second]), url, mode="append")
+    check(url, 10)
+    ballast.unlink()
+    done: Any = ingest(DataFiles([first, second]), url, mode="append")
+    assert done.n_resumed > 0
+    check(url, 100_000)
