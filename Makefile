@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 BASE := $(VENV)/.base
 READY := $(VENV)/.ready
+ORCHESTRATORS := .venv-orchestrators
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser bench lint types clean
+.PHONY: help demo test orchestrators browser bench faults lint types clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +26,17 @@ demo: $(BASE) ## Hash scikit-learn's handwritten digits, measure retrieval, writ
 	$(BIN)/sadih run pipelines/digits.toml
 
 test: lint types browser ## Lint, check types and run every test
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --ignore=tests/orchestrators
+	$(MAKE) --no-print-directory orchestrators
+
+$(ORCHESTRATORS)/.ready: tests/orchestrators/requirements.txt
+	$(PYTHON) -m venv $(ORCHESTRATORS)
+	$(ORCHESTRATORS)/bin/python -m pip install --quiet --requirement $<
+	@touch $@
+
+orchestrators: $(READY) $(ORCHESTRATORS)/.ready ## Test the adapters with Prefect, Dagster and Airflow
+	$(BIN)/mypy --python-executable $(ORCHESTRATORS)/bin/python --explicit-package-bases pipelines/orchestrators
+	SADIH_COMMAND=$(CURDIR)/$(BIN)/sadih $(ORCHESTRATORS)/bin/python -m pytest -n auto --dist loadfile tests/orchestrators
 
 browser: # Chromium, for the tests of the report page; only installed on Debian and as root
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
@@ -44,6 +55,9 @@ bench: $(READY) ## Speed and memory beside a bare floor and other libraries; abo
 	$(BIN)/python -m tests.benchmarks.bench_memory --gib 4
 	$(BIN)/python -m tests.benchmarks.bench_peers
 
+faults: $(READY) ## Kill, starve, fill and damage everything on purpose; prints a table
+	$(BIN)/python -m tests.faults
+
 lint: $(READY) ## Format and lint check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -52,4 +66,4 @@ types: $(READY) ## Strict type check
 	$(BIN)/mypy
 
 clean: ## Remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) $(ORCHESTRATORS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from sadih_dask.compute.search import search
     from sadih_dask.estimator import SADIH
     from sadih_dask.evaluation import evaluate_model
+    from sadih_dask.selection import SADIHCV
     from sadih_dask.storage import CodeStore, FeatureStore
 
-__all__ = ["SADIH", "CodeStore", "FeatureStore", "evaluate", "evaluate_model", "search"]
+__all__ = ["SADIH", "SADIHCV", "CodeStore", "FeatureStore", "evaluate", "evaluate_model", "search"]
 __version__ = "0.1.0"
 
 _HOMES = {
     "SADIH": "sadih_dask.estimator",
+    "SADIHCV": "sadih_dask.selection",
     "CodeStore": "sadih_dask.storage",
     "FeatureStore": "sadih_dask.storage",
     "evaluate": "sadih_dask.compute.evaluate",

@@ -7,6 +7,10 @@ this package still catches the right thing.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class SadihError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -58,3 +62,20 @@ class ClusterError(SadihError, ConnectionError):
 
 class MemoryPlanError(MemoryError, SadihError):
     """A job whose predicted memory exceeds what is allowed; nothing was started."""
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file in an error about reading or writing it, where the system says only what.
+
+    >>> with naming("x.npy"):
+    ...     raise OSError(28, "No space left on device")
+    Traceback (most recent call last):
+    OSError: [Errno 28] No space left on device: 'x.npy'
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, Literal, Self
@@ -15,8 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from sadih_dask.arrays import Array, Bytes, Floats, Ints
 from sadih_dask.compute.encode import HashRows, LookUpLabels, hash_lazily, write_codes
-from sadih_dask.compute.memory import check_scan
-from sadih_dask.compute.rows import Rows, find_ids
+from sadih_dask.compute.memory import MemoryPlan, check_scan
+from sadih_dask.compute.rows import Rows, StoreRows, find_ids
 from sadih_dask.compute.running import Progress, is_lazy, one_blas_thread
 from sadih_dask.compute.scan import Reduction, scan
 from sadih_dask.errors import InputError, LabelError
@@ -37,6 +38,7 @@ from sadih_dask.retrieval.histograms import hamming_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.solving import learn
 from sadih_dask.storage import CodeStore, FeatureStore
+from sadih_dask.storage.checkpoint import Checkpoint
 from sadih_dask.storage.model import Coverage, Model, read_model, write_model
 
 
@@ -144,55 +146,100 @@ class SADIH(
 
     # -- learning ---------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any = None, *, progress: Progress | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        progress: Progress | None = None,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+    ) -> Self:
         """Learn codes and a hash function from labelled rows.
 
         ``X`` and ``y`` are arrays, or Dask arrays; or ``X`` is a `FeatureStore`, which holds both.
         A store that this model has learned from already, and that has only been appended to since,
         is read from the first new row on: the result is that of a fit to all rows, with the
         anchors of the first.
+
+        ``checkpoint`` is a folder or URL, which all workers can reach, for what the finished parts
+        of a long pass over a store come to. After an interruption the same call reads the other
+        rows only, and gives the same model. Discard it (`Checkpoint.discard`) when the model is
+        saved. It knows its pass by the rows, `block_rows` and the anchors, so `random_state` must
+        be a number where there are anchors.
         """
         check_parameters(self)
+        place = _as_checkpoint(checkpoint)
         if (done := self._covered(X)) is not None:
-            return self.refit() if done == len(X) else self._learn_more(X, y, done, progress)
+            if done == len(X):
+                return self.refit()
+            return self._learn_more(X, y, done, progress, place)
         before = dict(self.__dict__)
         try:
-            return self._fit_anew(X, y, progress)
+            return self._fit_anew(X, y, progress, place)
         except BaseException:  # also an interrupt: the model is what it was
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
 
-    def _fit_anew(self, X: Any, y: Any, progress: Progress | None) -> Self:
+    def _fit_anew(
+        self, X: Any, y: Any, progress: Progress | None, checkpoint: Checkpoint | None
+    ) -> Self:
         rows, classes, multi_label = self._open(X, y, reset=True)
         seed = draw_seed(self.random_state)
-        sample = self._sample(rows, max(SAMPLE_ROWS, self.anchors or 0), seed)
-        n_anchors = None if self.anchors is None else min(self.anchors, len(sample))
-        check_scan(rows, self.block_rows, n_anchors, sample)
+        _, sample = self._plan_scan(rows, seed)
         anchor_map = self._draw_anchors(rows, sample, seed)
-        found = self._scan(rows, classes, anchor_map, progress)
+        found = self._scan(rows, classes, anchor_map, progress, checkpoint)
         statistics, classes = _settle_classes(found, classes)
         coverage = Coverage.of(X) if isinstance(X, FeatureStore) else None
         return self._learn(statistics, classes, multi_label, anchor_map, seed, coverage)
 
-    def partial_fit(self, X: Any, y: Any = None, *, progress: Progress | None = None) -> Self:
+    def plan(self, store: FeatureStore) -> MemoryPlan:
+        """Predict the memory of a fit; MemoryPlanError if it cannot fit where tasks run now.
+
+        Reads the labels of a sample and no features.
+        """
+        check_parameters(self)
+        return self._plan_scan(StoreRows.of(store, 0), draw_seed(self.random_state))[0]
+
+    def _plan_scan(self, rows: Rows, seed: int) -> tuple[MemoryPlan, Ints]:
+        """The memory of a scan, and the rows that anchors are drawn from."""
+        sample = self._sample(rows, max(SAMPLE_ROWS, self.anchors or 0), seed)
+        n_anchors = None if self.anchors is None else min(self.anchors, len(sample))
+        return check_scan(rows, self.block_rows, n_anchors, sample), sample
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        progress: Progress | None = None,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+    ) -> Self:
         """Add labelled rows: the same model as a fit on all rows so far.
 
-        Anchors stay those of the first call; new classes are welcome.
+        Anchors stay those of the first call; new classes are welcome. ``checkpoint`` is as in
+        :meth:`fit`.
         """
         if not hasattr(self, "hash_function_"):
-            return self.fit(X, y, progress=progress)
+            return self.fit(X, y, progress=progress, checkpoint=checkpoint)
         check_parameters(self)
-        return self._learn_more(X, y, 0, progress)
+        return self._learn_more(X, y, 0, progress, _as_checkpoint(checkpoint))
 
-    def _learn_more(self, X: Any, y: Any, first: int, progress: Progress | None) -> Self:
+    def _learn_more(
+        self,
+        X: Any,
+        y: Any,
+        first: int,
+        progress: Progress | None,
+        checkpoint: Checkpoint | None,
+    ) -> Self:
         rows, classes, multi_label = self._open(X, y, reset=False, first=first)
         known, classes = self._known_as(classes, multi_label)
         anchor_map = self.hash_function_.anchor_map
         sample = self._sample(rows, SAMPLE_ROWS, self.seed_)
         n_anchors = None if anchor_map is None else anchor_map.n_features
         check_scan(rows, self.block_rows, n_anchors, sample, len(known.groups))
-        added = self._scan(rows, classes, anchor_map, progress)
+        added = self._scan(rows, classes, anchor_map, progress, checkpoint)
         statistics, classes = _settle_classes(known.merge(added), classes)
         coverage = None
         if first and self.coverage_ is not None:
@@ -230,7 +277,7 @@ class SADIH(
     def _forget(self, rows: Rows, multi_label: bool, coverage: Coverage | None) -> Self:
         known = self._known_statistics(multi_label)
         anchor_map = self.hash_function_.anchor_map
-        removed = self._scan(rows, self.classes_, anchor_map, None)
+        removed = self._scan(rows, self.classes_, anchor_map)
         left, classes = known.without(removed), self.classes_
         if not multi_label:  # classes that have lost their last row are gone
             left, kept = left.compact()
@@ -259,11 +306,13 @@ class SADIH(
         rows: Rows,
         classes: Array | None,
         anchor_map: AnchorMap | None,
-        progress: Progress | None,
+        progress: Progress | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> Statistics:
         """Reduce the rows to statistics, block by block."""
         n_classes = None if classes is None else len(classes)
-        return scan(rows, Reduction(self.block_rows, n_classes, anchor_map), progress)
+        reduction = Reduction(self.block_rows, n_classes, anchor_map)
+        return scan(rows, reduction, progress, checkpoint)
 
     def _learn(
         self,
@@ -441,9 +490,16 @@ class SADIH(
 
     # -- files ------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str], *, statistics: bool = True) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        statistics: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write the fitted model to one file of arrays and JSON, atomically.
 
+        ``path`` may be a URL (``s3://bucket/m.sadih``), with ``storage_options`` for its library.
         Without ``statistics`` the file is small, and the loaded model hashes but cannot
         `partial_fit`, `forget` or `score`.
         """
@@ -453,12 +509,18 @@ class SADIH(
             parameters["random_state"] = self.seed_
         plain = {name: _plain(value) for name, value in parameters.items()}
         kept = self.statistics_ if statistics else None
-        write_model(path, replace(self._model, parameters=plain, statistics=kept))
+        model = replace(self._model, parameters=plain, statistics=kept)
+        write_model(path, model, storage_options=storage_options)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that :meth:`save` wrote."""
-        model = read_model(path)
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Read a model that :meth:`save` wrote, from a path or URL."""
+        model = read_model(path, storage_options=storage_options)
         if unknown := set(model.parameters) - set(cls._get_param_names()):
             raise InputError(f"{os.fspath(path)} has unknown parameters {sorted(unknown)}")
         return cls(**model.parameters)._adopt(model)
@@ -469,6 +531,10 @@ class SADIH(
         tags.target_tags.multi_output = True
         tags.transformer_tags.preserves_dtype = []
         return tags
+
+
+def _as_checkpoint(given: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:
+    return given if given is None or isinstance(given, Checkpoint) else Checkpoint(given)
 
 
 def _settle_classes(statistics: Statistics, classes: Array | None) -> tuple[Statistics, Array]:

@@ -10,7 +10,7 @@ import numpy as np
 from sadih_dask import targets
 from sadih_dask.arrays import Bytes
 from sadih_dask.compute.codes import ArrayCodes, DatabaseCodes, HashedRows, StoreCodes
-from sadih_dask.compute.encode import HashRows
+from sadih_dask.compute.encode import HashRows, computed
 from sadih_dask.compute.evaluate import compare
 from sadih_dask.compute.labels import ArrayLabels, Labels, StoreLabels
 from sadih_dask.compute.rows import StoreRows
@@ -29,7 +29,7 @@ from sadih_dask.retrieval.histograms import Histograms
 from sadih_dask.storage import CodeStore, FeatureStore
 
 HELD_CODES = 64 * 2**20
-"""Bytes of codes that are hashed once and held; more are hashed again for every block of queries."""
+"""Bytes of codes that are hashed once and held; more are hashed for every block of queries."""
 
 
 def evaluate_model(
@@ -83,7 +83,7 @@ def _queries(model: SADIH, queries: Any) -> tuple[Bytes, ArrayLabels]:
     """Codes and labels of queries."""
     if isinstance(queries, FeatureStore):
         _check_labelled(queries)
-        codes = np.asarray(model.transform(queries).compute())
+        codes = computed(model.transform(queries))
         return codes, _array_labels(model, queries.read("labels"))
     features, labels = queries
     return model.transform(features), _array_labels(model, labels)
@@ -105,7 +105,7 @@ def _database(model: SADIH, database: Any, codes: CodeStore | None) -> tuple[Dat
     if codes is not None:
         return _checked(model, codes), labels_of
     if database.n_rows * model.label_codes_.shape[1] <= HELD_CODES and current_client() is None:
-        hashed = np.asarray(model.transform(database).compute())
+        hashed = computed(model.transform(database))
         return ArrayCodes(hashed, model.hash_function_.n_bits), labels_of
     rows = StoreRows(database, 0, database.n_rows)
     return HashedRows(rows, HashRows(model.hash_function_), model.block_rows), labels_of

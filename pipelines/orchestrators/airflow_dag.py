@@ -10,18 +10,18 @@ needs two lines::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 
 from pipelines.orchestrators.command import RunFailed, SadihRun
-from pipelines.orchestrators.record import headline, measures, report_address
+from pipelines.orchestrators.record import headline
 
 
 class SadihRunOperator(BaseOperator):
-    """Call the command; its record is the task's XCom.
+    """Call the command; its record is the task's XCom, ``failed`` instead if it failed.
 
     Errors that repeating may help (an interrupted run, a failed cluster, a run directory that
     another run holds) are retried as often as `retries` says; all others fail at once.
@@ -41,6 +41,7 @@ class SadihRunOperator(BaseOperator):
         try:
             record = self._run.run(self.log.info)
         except RunFailed as error:
+            context["ti"].xcom_push("failed", error.record)
             raise AirflowFailException(str(error)) from error
         self.log.info(headline(record))
         return record
@@ -64,7 +65,7 @@ def sadih_dag(
     with DAG(
         dag_id,
         schedule=schedule,
-        start_date=datetime(2025, 1, 1, tzinfo=timezone.utc),
+        start_date=datetime(2025, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
         tags=["sadih"],

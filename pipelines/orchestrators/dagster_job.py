@@ -7,8 +7,7 @@ From the folder that holds `pipelines`::
 The schedule is an example and is off until somebody turns it on.
 """
 
-from __future__ import annotations
-
+# Annotations stay objects here (no __future__ import): Dagster reads them.
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -98,5 +97,5 @@ def schedule(
 
 
 defs = dg.Definitions(
-    jobs=[sadih_job], schedules=[schedule("nightly", "0 3 * * *", "pipelines/digits.toml")]
+    jobs=[sadih_job], schedules=[schedule("nightly", "0 3 * * *", "pipelines/nightly.toml")]
 )

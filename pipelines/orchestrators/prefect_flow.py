@@ -3,11 +3,10 @@
 Once, or every night until it is stopped, from the folder that holds `pipelines`::
 
     python -m pipelines.orchestrators.prefect_flow pipelines/digits.toml
-    python -m pipelines.orchestrators.prefect_flow pipelines/digits.toml --cron '0 3 * * *'
+    python -m pipelines.orchestrators.prefect_flow pipelines/nightly.toml --cron '0 3 * * *'
 """
 
-from __future__ import annotations
-
+# Annotations stay objects here (no __future__ import): Prefect reads them.
 import argparse
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 from prefect.tasks import Task
 
-from pipelines.orchestrators.command import Repeatable, SadihError, SadihRun
+from pipelines.orchestrators.command import Repeatable, RunError, SadihRun
 from pipelines.orchestrators.record import headline, markdown, stage_rows
 
 
@@ -50,7 +49,7 @@ def sadih_run(
     persistent = call.with_options(retries=retries, retry_delay_seconds=retry_delay_seconds)
     try:
         record = persistent(config, list(settings))
-    except SadihError as error:
+    except RunError as error:
         _show(config, error.record)
         raise
     _show(config, record)

@@ -17,6 +17,7 @@ from sadih_dask import __version__
 from sadih_dask.cli.options import Interrupted
 from sadih_dask.cli.words import in_words_of_the_command_line
 from sadih_dask.errors import ClusterError, ConfigError, RunBusyError, SadihError
+from sadih_dask.redaction import redact
 
 _COMMANDS = {
     "run": "Bring a collection up to date as a configuration says: codes, metrics, a report.",
@@ -27,6 +28,7 @@ _COMMANDS = {
     "inspect": "Describe a store or a model file.",
     "verify": "Read a whole store and name every damaged chunk.",
     "fit": "Learn a model from a store, or bring one up to date.",
+    "tune": "Choose weights by cross-validation and write the best model.",
     "encode": "Write the codes of all rows of a store.",
     "search": "Find the nearest codes of queries.",
     "evaluate": "Measure retrieval and write figures and a report.",
@@ -76,7 +78,7 @@ def main() -> NoReturn:
         _say("interrupted before anything was begun.")
         sys.exit(130)
     except (SadihError, OSError) as error:
-        _say(in_words_of_the_command_line(str(error)))
+        _say(redact(in_words_of_the_command_line(str(error))))
         sys.exit(_exit_code(error))
     sys.exit(code if isinstance(code, int) else 0)
 

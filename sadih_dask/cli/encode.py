@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,13 +11,13 @@ from sadih_dask.cli import options
 
 @click.command()
 @options.store
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model")
 @click.argument("codes")
 @click.option("--learned", is_flag=True, help="Write the learned codes of the rows' labels.")
 @options.overwrite
 @options.placed
 def command(
-    store: str, model: Path, codes: str, learned: bool, overwrite: bool, **running: Any
+    store: str, model: str, codes: str, learned: bool, overwrite: bool, **running: Any
 ) -> None:
     """Hash every row of STORE with MODEL and write the packed codes to the code store CODES.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +21,7 @@ _PROTOCOLS = (
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("model", type=click.Path(dir_okay=False))
 @click.argument("queries")
 @click.argument("database", required=False)
 @click.option("--codes", metavar="CODES", help="DATABASE as hashed by MODEL (sadih encode).")
@@ -42,7 +42,7 @@ _PROTOCOLS = (
 @click.option("--json", "as_json", is_flag=True, help="Print everything as a JSON object.")
 @options.placed
 def command(
-    model: Path,
+    model: str,
     queries: str,
     database: str | None,
     codes: str | None,
@@ -88,7 +88,7 @@ def command(
                 learner,
                 rows,
                 lengths,
-                title=f"Retrieval with {model.name}",
+                title=f"Retrieval with {PurePath(model).name}",
                 began=began,
                 progress=bar.over,
             )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import click
 
 from sadih_dask.cli import options
+from sadih_dask.cli.progress import Bar
 from sadih_dask.estimator import SADIH
 from sadih_dask.parameters import CHOICES
 from sadih_dask.pipeline.training import train
@@ -54,7 +54,7 @@ _COUNT_OR_ZERO = click.IntRange(min=0)
 
 @click.command()
 @options.store
-@click.argument("model", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("model", type=click.Path(dir_okay=False))
 @_parameter("--bits", "n_bits", _COUNT, "Code length.")
 @_parameter("--encoder", "encoder", click.Choice(CHOICES["encoder"]))
 @_parameter("--loss", "loss", click.Choice(CHOICES["loss"]))
@@ -73,7 +73,7 @@ _COUNT_OR_ZERO = click.IntRange(min=0)
 @options.running
 def command(
     store: str,
-    model: Path,
+    model: str,
     overwrite: bool,
     scheduler: str | None,
     threads: int | None,
@@ -86,18 +86,34 @@ def command(
 
     If MODEL has learned from the first rows of STORE with the same parameters, only the rows that
     were added since are read. Any other model is replaced with --overwrite only.
+
+    What a long scan has come to is kept in MODEL.scan until MODEL is written: an interrupted run
+    goes on when the same command is repeated.
     """
     setting = options.Running(scheduler, threads, memory_limit, verbose, quiet)
     opened = FeatureStore.open(store)
-    hint = f"{model} is as it was before: repeat the same command."
-    with options.resumable(hint), setting.prepared(), setting.bar("Scanning") as bar:
-        trained = train(opened, model, parameters, overwrite=overwrite, progress=bar.over)
-    if not trained.n_rows_read:
+    checkpoint = f"{model}.scan"
+    hint = (
+        f"{model} is as it was before. What a long scan has come to stays in {checkpoint}: repeat "
+        "the same command to go on."
+    )
+    bar = Bar("Scanning", goes_on=True, quiet=quiet)
+    with options.resumable(hint), setting.prepared(), bar:
+        trained = train(
+            opened,
+            model,
+            parameters,
+            overwrite=overwrite,
+            progress=bar.over,
+            checkpoint=checkpoint,
+        )
+    if trained.n_rows_known == trained.n_rows:
         click.echo(f"{model}: has learned from all {trained.n_rows:,} rows already.")
         return
-    known = trained.n_rows - trained.n_rows_read
+    loaded = trained.n_rows_loaded
+    before = f"{loaded:,} before the interruption, " if loaded else ""
     click.echo(
         f"{model}: {trained.model.n_bits} bits from {trained.n_rows:,} rows "
-        f"({trained.n_rows_read:,} read now, {known:,} known before), "
+        f"({trained.n_rows_read:,} read now, {before}{trained.n_rows_known:,} known before), "
         f"{trained.model.groups_.n_groups:,} label groups."
     )

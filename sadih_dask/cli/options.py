@@ -6,12 +6,16 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import click
 
+from sadih_dask import cluster
 from sadih_dask.cli.progress import Bar
+from sadih_dask.cluster import ClusterSettings, Place
+from sadih_dask.errors import InputError
+from sadih_dask.redaction import RedactingFilter
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -48,6 +52,26 @@ memory_limit = click.option(
 
 
 @dataclass(frozen=True)
+class Connection:
+    """How to speak to a cluster, and processes to use without one."""
+
+    processes: int | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    allow_plain_tcp: bool = False
+
+    @classmethod
+    def of_command(cls) -> Connection:
+        """What the command line said: kept by click, so that commands need not pass it on."""
+        context = click.get_current_context(silent=True)
+        return cls(**({} if context is None else context.meta.get(_CONNECTION, {})))
+
+
+_CONNECTION = "sadih_dask.connection"
+
+
+@dataclass(frozen=True)
 class Running:
     """Where tasks run, and what is said meanwhile."""
 
@@ -56,52 +80,56 @@ class Running:
     memory_limit: int | None = None
     verbose: bool = False
     quiet: bool = False
+    connection: Connection = field(default_factory=Connection.of_command)
 
     def bar(self, title: str) -> Bar:
         """Return a progress display."""
         return Bar(title, quiet=self.quiet)
 
-    @contextmanager
-    def prepared(self) -> Iterator[None]:
-        """Connect to the scheduler, or set up threads, for as long as the block lasts."""
-        import dask
+    def over(self, settings: ClusterSettings) -> ClusterSettings:
+        """The settings, with what the command line says in their place."""
+        if self.scheduler is not None and self.connection.processes is not None:
+            raise click.UsageError("--processes are started here; give them or --scheduler.")
+        said: dict[str, Any] = {}
+        if self.scheduler is not None:
+            said |= {"kind": "scheduler", "address": self.scheduler}
+        elif self.connection.processes is not None:
+            said |= {"kind": "processes", "address": None, "n_workers": self.connection.processes}
+        if self.threads is not None:
+            said["threads_per_worker"] = self.threads
+        if self.memory_limit is not None:
+            said["memory_limit"] = self.memory_limit
+        if self.connection.allow_plain_tcp:
+            said["allow_plain_tcp"] = True
+        files = {
+            "ca_file": self.connection.tls_ca,
+            "cert_file": self.connection.tls_cert,
+            "key_file": self.connection.tls_key,
+        }
+        given = {name: path for name, path in files.items() if path is not None}
+        if given:
+            said["tls"] = replace(settings.tls, generate=False, **given)
+        return replace(settings, **said)
 
+    @contextmanager
+    def prepared(self, settings: ClusterSettings | None = None) -> Iterator[Place]:
+        """Connect to the scheduler, or set up processes or threads, while the block lasts."""
         if self.verbose:
             log_to_stderr()
-        settings: dict[str, Any] = {}
-        if self.threads is not None:
-            settings["num_workers"] = self.threads
-        if self.memory_limit is not None:
-            settings["sadih.memory-limit"] = self.memory_limit
         with ExitStack() as stack:
-            stack.enter_context(dask.config.set(settings))
-            if self.scheduler is not None:
-                stack.enter_context(connected(self.scheduler))
-            yield
-
-
-@contextmanager
-def connected(address: str) -> Iterator[None]:
-    """Use a running Dask scheduler."""
-    from distributed import Client
-
-    try:
-        client = Client(address, timeout=10, set_as_default=True)
-    except (OSError, ValueError) as error:
-        raise ConnectionError(
-            f"no Dask scheduler answers at {address} ({str(error)[:200]}). Check --scheduler and "
-            "that it runs: dask scheduler"
-        ) from error
-    with client:
-        if not client.scheduler_info(n_workers=-1)["workers"]:
-            logging.getLogger(__name__).warning("the scheduler has no workers yet; waiting")
-        yield
+            try:
+                chosen = self.over(settings or ClusterSettings())
+                place = stack.enter_context(cluster.running(chosen))
+            except InputError as error:
+                raise click.UsageError(str(error)) from error
+            yield place
 
 
 def log_to_stderr() -> None:
     """Show what the package has to say, the memory plan among it."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("sadih: %(message)s"))
+    handler.addFilter(RedactingFilter())
     logger = logging.getLogger("sadih_dask")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -121,18 +149,39 @@ def placed(function: Decorated) -> Decorated:
             "--threads",
             type=click.IntRange(min=1),
             default=None,
-            help=f"Threads of this process, without --scheduler.  [default: {os.cpu_count()}]",
+            help="Threads of this process, or of each of --processes.  "
+            f"[default: {os.cpu_count()}, or 1]",
+        ),
+        _connection("--allow-plain-tcp", is_flag=True, help="Speak to other machines unencrypted."),
+        _connection("--tls-key", metavar="FILE", help="Its private key (or SADIH_TLS_KEY)."),
+        _connection("--tls-cert", metavar="FILE", help="Own certificate (or SADIH_TLS_CERT)."),
+        _connection("--tls-ca", metavar="FILE", help="Certificate authority (or SADIH_TLS_CA)."),
+        _connection(
+            "--processes",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Run in N processes of this machine.",
         ),
         click.option(
             "--scheduler",
             envvar="DASK_SCHEDULER_ADDRESS",
             metavar="ADDRESS",
-            help="Run on this Dask cluster, for example tcp://host:8786 "
+            help="Run on this Dask cluster, for example tls://host:8786 "
             "(or DASK_SCHEDULER_ADDRESS).",
         ),
     ):
         function = option(function)
     return function
+
+
+def _connection(flag: str, **options: Any) -> Callable[[Decorated], Decorated]:
+    """Return an option of `Connection`."""
+
+    def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value is not None:
+            ctx.meta.setdefault(_CONNECTION, {})[parameter.name] = value
+
+    return click.option(flag, expose_value=False, callback=keep, **options)
 
 
 class Interrupted(Exception):

@@ -88,11 +88,13 @@ def command(
     if only_plan:
         _print_plan(plan(pipeline), as_json)
         return 0
-    with options.resumable(_RESUME):
-        record = pipeline.run()
-    if as_json:
-        click.echo(json.dumps(record.to_dict(), indent=1))
-    elif not setting.quiet:
+    try:
+        with options.resumable(_RESUME):
+            record = pipeline.run()
+    finally:
+        if as_json and pipeline.record is not None:
+            click.echo(json.dumps(pipeline.record.to_dict(), indent=1))
+    if not as_json and not setting.quiet:
         _print(record, pipeline)
     if record.outcome == "refused":
         for reason in (record.gate or {}).get("reasons", []):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--radius", type=click.IntRange(min=0), help="Instead: all up to this distance.")
 @click.option(
     "--model",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(dir_okay=False),
     help="Hash QUERIES first: a feature store, or a .npy file of features.",
 )
 @click.option(
@@ -58,7 +58,7 @@ def command(
     queries: str,
     k: int | None,
     radius: int | None,
-    model: Path | None,
+    model: str | None,
     rerank: bool,
     output: Path | None,
     max_results: int,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from sadih_dask.cli import options
@@ -21,8 +19,9 @@ def command(store: str, workers: int | None, quiet: bool) -> None:
     """
     from sadih_dask.storage.inspect import open_store
     from sadih_dask.storage.model import read_model
+    from sadih_dask.storage.place import is_file
 
-    if Path(store).is_file():
+    if is_file(store):
         read_model(store)
         click.echo(f"{store}: model file, intact.")
         return

@@ -6,6 +6,7 @@ through the driver. Blocks that an interrupted run has written are not written a
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,11 +18,11 @@ from dask.highlevelgraph import HighLevelGraph
 from sadih_dask.arrays import Array, Bytes, Ints
 from sadih_dask.compute.fill import fill
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.running import Progress, share, unique_name
+from sadih_dask.compute.running import Progress, run, share, unique_name
 from sadih_dask.errors import LabelError
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import LabelGroups, group_rows
-from sadih_dask.learning.statistics import canonical_blocks, check_finite
+from sadih_dask.learning.statistics import canonical_blocks, check_finite, check_numbers
 from sadih_dask.retrieval.codes import n_bytes, pack
 from sadih_dask.storage import CodeStore, FeatureStore
 from sadih_dask.storage.codes import CodeWriter
@@ -41,6 +42,7 @@ class HashRows:
 
     def __call__(self, features: Array, first_row: int) -> Bytes:
         """Packed codes of a block."""
+        check_numbers(features, first_row)
         check_finite(features, first_row)
         return pack(self.function.project(features))
 
@@ -81,16 +83,28 @@ def hash_lazily(features: da.Array, encoder: HashRows, block_rows: int) -> da.Ar
     name, shared = unique_name("hash"), unique_name("encoder")
     layer: dict[Any, Any] = {shared: share(encoder)}
     for k in range(whole.numblocks[0]):
-        layer[name, k, 0] = (_hash_chunk, (whole.name, k, 0), shared, block_rows)
+        first = sum(whole.chunks[0][:k])
+        row = 0 if math.isnan(first) else first  # where lengths are unknown, so are the rows
+        layer[name, k, 0] = (_hash_chunk, (whole.name, k, 0), row, shared, block_rows)
     graph = HighLevelGraph.from_collections(name, layer, dependencies=[whole])
     return da.Array(graph, name, (whole.chunks[0], (encoder.n_bytes,)), dtype=np.uint8)
 
 
-def _hash_chunk(features: Array, encoder: HashRows, block_rows: int) -> Bytes:
+def _hash_chunk(features: Array, first_row: int, encoder: HashRows, block_rows: int) -> Bytes:
     parts = [
-        encoder(features[rows], rows.start) for rows in canonical_blocks(len(features), block_rows)
+        encoder(features[rows], first_row + rows.start)
+        for rows in canonical_blocks(len(features), block_rows)
     ]
     return np.concatenate(parts) if parts else np.zeros((0, encoder.n_bytes), np.uint8)
+
+
+def computed(codes: da.Array) -> Bytes:
+    """Codes that were hashed lazily; what goes wrong with a cluster is a ClusterError here too."""
+    key = unique_name("codes")
+    chunks = [(codes.name, k, 0) for k in range(codes.numblocks[0])]
+    graph: dict[Any, Any] = {**dict(codes.__dask_graph__()), key: (np.concatenate, chunks)}
+    found: Bytes = run(graph, key, codes.name)
+    return found
 
 
 def write_codes(

@@ -2,7 +2,8 @@
 
 The scan holds, for every thread, one block of rows and what is computed from it, and for every
 level of the reduction tree a few partial statistics. Before it the anchors are drawn from a sample.
-None of it depends on the number of rows.
+A cross-validation keeps partial statistics of every fold beside those of all rows, and solves from
+them afterwards. None of it depends on the number of rows.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from dask.utils import format_bytes, parse_bytes
 from distributed.system import MEMORY_LIMIT
 
 from sadih_dask.arrays import Ints
+from sadih_dask.compute.remote import identity_of
 from sadih_dask.compute.rows import Rows
 from sadih_dask.compute.running import current_client, default_workers
-from sadih_dask.errors import MemoryPlanError
+from sadih_dask.errors import LabelError, MemoryPlanError
 from sadih_dask.learning.labels import group_rows
+from sadih_dask.learning.problem import MAX_GROUPS
 from sadih_dask.learning.statistics import MERGE_FAN_IN, compute_dtype
+from sadih_dask.retrieval.forecast import SIMULATED_ROWS
+from sadih_dask.retrieval.histograms import BLOCK_PAIRS
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +37,10 @@ CONFIG_KEY = "sadih.memory-limit"
 INTERPRETER = 220 * 2**20
 """Python with NumPy, SciPy, Dask and scikit-learn loaded."""
 SMALLEST_BLOCK = 256
+SOLVE_COPIES = 7
+"""Matrices of the size of the statistics that a solve holds at most."""
+PAIR_COPIES, RANKING_COPIES = 6, 12
+"""Arrays of pairs of codes, and arrays of queries by distance, that a metric holds at most."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,9 @@ class ScanShape:
     n_groups    label groups, an estimate from above
     chunk_rows  rows that are read together
     n_sampled   rows that anchors are drawn from
+    n_folds     folds whose statistics are kept apart; 0 without a cross-validation
+    n_queries   rows of each fold that are kept as they are
+    n_bits      the longest codes that are solved for in the folds
     """
 
     n_rows: int
@@ -52,11 +64,37 @@ class ScanShape:
     n_groups: int
     chunk_rows: int
     n_sampled: int
+    n_folds: int = 0
+    n_queries: int = 0
+    n_bits: int = 0
+
+    @property
+    def width(self) -> int:
+        """Columns of the statistics."""
+        return self.n_features if self.n_anchors is None else self.n_anchors
+
+    @property
+    def statistics(self) -> int:
+        """Bytes of the statistics of some rows, all label groups among them."""
+        return (self.width + self.n_groups) * self.width * 8
+
+    @property
+    def queries(self) -> int:
+        """Bytes of the rows that are kept as they are."""
+        kept = min(self.n_folds * self.n_queries, self.n_rows)
+        return kept * (self.n_features * self.dtype.itemsize + 64)
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Predicted peak memory of one process, in bytes."""
+    """Predicted peak memory of one process, in bytes.
+
+    block, products  of a thread: rows and what is made of them, matrices made of these
+    partial, held    a partial result of the scan, and how many there are at a time
+    sample           before the scan, to draw anchors
+    solving          after the scan, to solve for the folds of a cross-validation; else 0
+    queries          rows of the folds that the scan keeps as they are; else 0
+    """
 
     block_rows: int
     threads: int
@@ -65,24 +103,28 @@ class MemoryPlan:
     partial: int
     held: int
     sample: int
+    solving: int = 0
+    queries: int = 0
 
     @property
     def scan(self) -> int:
         """Bytes of the scan, beside Python."""
-        return self.threads * (self.block + self.products) + self.held * self.partial
+        blocks = self.threads * (self.block + self.products)
+        return blocks + self.held * self.partial + self.queries
 
     @property
     def total(self) -> int:
         """Upper bound of the process's peak."""
-        return INTERPRETER + max(self.scan, self.sample)
+        return INTERPRETER + max(self.scan, self.sample, self.solving)
 
     def __str__(self) -> str:
+        after = f", or after it {format_bytes(self.solving)} to solve for the folds"
         return (
             f"predicted peak {format_bytes(self.total)} a process: {self.threads} threads x "
             f"({format_bytes(self.block)} for a block of {self.block_rows} rows + "
             f"{format_bytes(self.products)} for its products) + {self.held} partial statistics of "
             f"{format_bytes(self.partial)}, or before that {format_bytes(self.sample)} to draw "
-            f"anchors, + {format_bytes(INTERPRETER)} for Python"
+            f"anchors{after if self.solving else ''}, + {format_bytes(INTERPRETER)} for Python"
         )
 
 
@@ -90,7 +132,7 @@ def plan_scan(shape: ScanShape, block_rows: int, threads: int) -> MemoryPlan:
     """Predict the peak of a scan."""
     rows = min(block_rows, shape.n_rows)
     work = compute_dtype(shape.dtype).itemsize
-    width = shape.n_features if shape.n_anchors is None else shape.n_anchors
+    width = shape.width
     # The rows as read; a chunk more where blocks and chunks do not share their ends.
     block = (rows + min(shape.chunk_rows, shape.n_rows)) * shape.n_features * shape.dtype.itemsize
     block += rows * 64  # labels, group ids and the membership matrix
@@ -100,7 +142,10 @@ def plan_scan(shape: ScanShape, block_rows: int, threads: int) -> MemoryPlan:
     # A block sees no more groups than it has rows; a partial result may hold all of them.
     groups = min(shape.n_groups, rows)
     products = width * width * (work + 2 * 8) + groups * width * (work + 3 * 8)
-    partial = width * width * 8 + shape.n_groups * width * 8
+    if shape.n_folds:  # a copy of a fold's rows; results of all folds until the block's is there
+        block += -(-rows // shape.n_folds) * width * (shape.dtype.itemsize + work)
+        products += shape.n_folds * (width + groups) * width * 8
+    partial = (1 + shape.n_folds) * shape.statistics
     levels = 1
     while MERGE_FAN_IN**levels * block_rows < shape.n_rows:
         levels += 1
@@ -110,16 +155,44 @@ def plan_scan(shape: ScanShape, block_rows: int, threads: int) -> MemoryPlan:
     if shape.n_anchors is not None:  # rows as read and in float64, and distances to the anchors
         sample = shape.n_features * (shape.dtype.itemsize + 3 * 8) + 2 * 8 * shape.n_anchors
         sample *= shape.n_sampled
-    return MemoryPlan(block_rows, threads, block, products, partial, held, sample)
+    solving = partial + shape.queries + threads * _solve_bytes(shape) if shape.n_folds else 0
+    # Every query is in one partial result; a merge has it twice.
+    queries = 2 * shape.queries
+    return MemoryPlan(block_rows, threads, block, products, partial, held, sample, solving, queries)
+
+
+def _solve_bytes(shape: ScanShape) -> int:
+    """Bytes of one solve in a cross-validation, and of what judges it: forecast and score."""
+    queries = min(shape.n_queries, shape.n_rows)
+    groups = min(shape.n_groups, MAX_GROUPS)  # with more there is no forecast
+    simulated = max(SIMULATED_ROWS, groups)
+    judged = max(simulated, queries)
+    numbers = (
+        queries * shape.width  # mapped to anchors
+        + (4 * simulated + 8 * groups) * groups  # rows of the forecast, and matrices of the groups
+        + PAIR_COPIES * min(judged * groups, BLOCK_PAIRS)
+        + RANKING_COPIES * judged * (shape.n_bits + 1)
+    )
+    return SOLVE_COPIES * shape.statistics + 8 * numbers
 
 
 def check_scan(
-    rows: Rows, block_rows: int, n_anchors: int | None, sample: Ints, known_groups: int = 0
+    rows: Rows,
+    block_rows: int,
+    n_anchors: int | None,
+    sample: Ints,
+    known_groups: int = 0,
+    *,
+    n_folds: int = 0,
+    n_queries: int = 0,
+    n_bits: int = 0,
 ) -> MemoryPlan:
     """Plan a scan on the current scheduler and log the plan; refuse it if it cannot fit.
 
     No features are read for it, and of the labels those of the sample. ``known_groups`` is how many
-    label groups there are in statistics that the result is going to be merged with.
+    label groups there are in statistics that the result is going to be merged with. With
+    ``n_folds`` the plan is that of a cross-validation, ``n_queries`` rows of each fold being kept
+    and codes of up to ``n_bits`` solved for.
     """
     n_features, dtype = rows.shape_of_features
     shape = ScanShape(
@@ -130,6 +203,9 @@ def check_scan(
         max(known_groups, _estimate_groups(rows, sample)),
         rows.chunk_rows,
         len(sample),
+        n_folds,
+        n_queries,
+        n_bits,
     )
     threads, allowed = _resources(rows.local)
     plan = _fit_plan(shape, block_rows, threads, allowed)
@@ -152,8 +228,8 @@ def _fit_plan(shape: ScanShape, block_rows: int, threads: int, allowed: int) -> 
         remedy = (
             f"no block size fits, because statistics of {shape.n_anchors or shape.n_features} "
             f"{columns} and {shape.n_groups} label groups take {format_bytes(plan.partial)} each "
-            f"and the sample {format_bytes(plan.sample)}; use fewer {columns}, fewer threads or "
-            "more memory"
+            f"and the sample {format_bytes(plan.sample)}; use fewer {columns}, fewer threads"
+            f"{', fewer folds or queries' if shape.n_folds else ''} or more memory"
         )
     raise MemoryPlanError(
         f"the scan was not started: {plan}, but {format_bytes(allowed)} are allowed "
@@ -170,7 +246,7 @@ def _resources(local: bool) -> tuple[int, int]:
         free = psutil.virtual_memory().available + psutil.Process().memory_info().rss
         allowed = min(MEMORY_LIMIT, free)
     else:
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        workers = identity_of(client)["workers"].values()
         threads = max((worker["nthreads"] for worker in workers), default=1)
         limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
         allowed = min(limits, default=MEMORY_LIMIT)
@@ -183,7 +259,10 @@ def _estimate_groups(rows: Rows, sample: Ints) -> int:
     Distinct sets grow like a power of the number of rows; the exponent follows from the growth
     between half the sample and all of it.
     """
-    _, ids = group_rows(rows.take("labels", sample))
+    try:
+        _, ids = group_rows(rows.take("labels", sample))
+    except LabelError:  # the scan finds the same row, and knows its number
+        return 1
     whole = len(np.unique(ids))
     half = len(np.unique(ids[::2]))
     if len(sample) >= rows.n_rows:

@@ -7,47 +7,25 @@ thread per task: tasks are the parallelism, and a product then has the same bits
 from __future__ import annotations
 
 import itertools
-import logging
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 from uuid import uuid4
-from weakref import WeakKeyDictionary
 
 import dask
 import dask.array as da
 from dask.base import get_scheduler
 from dask.callbacks import Callback
 from dask.delayed import Delayed
-from distributed import Future
-from distributed.client import FutureCancelledError
 from distributed.protocol.pickle import dumps
-from threadpoolctl import ThreadpoolController
 
-logger = logging.getLogger(__name__)
+from sadih_dask.compute.blas import one_blas_thread as one_blas_thread
+from sadih_dask.compute.remote import count_threads, run_on_cluster, send
 
 Graph: TypeAlias = Mapping[Any, Any]
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of finished and of all tasks that count as progress."""
 SMALL_VALUE = 2**16
 """Bytes of a value that may travel in a graph."""
-ATTEMPTS = 3
-"""How often a pass is begun when the cluster loses what was sent to it."""
-_sent: WeakKeyDictionary[Future[Any], Any] = WeakKeyDictionary()
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Keep linear algebra on one thread in this process."""
-    with _blas().limit(limits=1):
-        yield
 
 
 def unique_name(purpose: str) -> str:
@@ -77,13 +55,7 @@ def share(value: Any, local: bool = False) -> Any:
     client = None if local else current_client()
     if client is None or len(dumps(value)) <= SMALL_VALUE:
         return value
-    return _send(client, value)
-
-
-def _send(client: Any, value: Any) -> Future[Any]:
-    future: Future[Any] = client.scatter(value, broadcast=True, hash=False)
-    _sent[future] = value
-    return future
+    return send(client, value)
 
 
 def run(
@@ -94,10 +66,13 @@ def run(
     ``local`` graphs hold data of this process and run on its threads.
     """
     client = None if local else current_client()
-    if client is not None:
-        return _run_on_cluster(client, graph, key, counted, progress)
-    wanted = Delayed(key, graph)
     total = _count(graph, counted)
+    if client is not None:
+        result = run_on_cluster(client, graph, key, counted, _remote_progress(total, progress))
+        if progress is not None:
+            progress(total, total)
+        return result
+    wanted = Delayed(key, graph)
     with one_blas_thread(), _local_progress(counted, total, progress):
         return wanted.compute(scheduler="threads") if local else wanted.compute()
 
@@ -117,62 +92,19 @@ def _local_progress(counted: str, total: int, progress: Progress | None) -> Call
     return Callback(posttask=finished)
 
 
-def _run_on_cluster(
-    client: Any, graph: Graph, key: Any, counted: str, progress: Progress | None
-) -> Any:
-    """Run a graph; once more if the cluster has lost a shared value.
+def _remote_progress(total: int, progress: Progress | None) -> Callable[[int], None] | None:
+    """Report what is new; that all is done is said once, when the result is here."""
+    if progress is None:
+        return None
+    said = 0
 
-    Workers that die are replaced and their tasks repeated by the scheduler. Only a value that was
-    sent from here, and that no other worker has a copy of, it cannot make again.
-    """
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return _run_once(client, graph, key, counted, progress)
-        except FutureCancelledError:
-            lost = {name: value for name, value in graph.items() if isinstance(value, Future)}
-            if not lost:
-                raise
-            logger.warning("a worker died with data that had no copy; the pass starts again")
-            again = {name: _send(client, _sent[future]) for name, future in lost.items()}
-            graph = {**graph, **again}
-    return _run_once(client, graph, key, counted, progress)
+    def report(unfinished: int) -> None:
+        nonlocal said
+        if unfinished and total - unfinished > said:
+            said = total - unfinished
+            progress(said, total)
 
-
-def _run_once(client: Any, graph: Graph, key: Any, counted: str, progress: Progress | None) -> Any:
-    future = client.compute(Delayed(key, graph))
-    stop = threading.Event()
-    watcher = None
-    if progress is not None:
-        total = _count(graph, counted)
-        arguments = (client, counted, total, progress, stop)
-        watcher = threading.Thread(target=_watch, args=arguments, daemon=True)
-        watcher.start()
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
-    finally:
-        stop.set()
-        if watcher is not None:
-            watcher.join(timeout=5)
-
-
-def _watch(
-    client: Any, counted: str, total: int, progress: Progress, stop: threading.Event
-) -> None:
-    """Ask the scheduler now and then how many of the counted tasks are over."""
-    while not stop.wait(0.5):
-        left = client.run_on_scheduler(_unfinished, prefix=counted)
-        progress(total - min(left, total), total)
-    progress(total, total)
-
-
-def _unfinished(prefix: str, dask_scheduler: Any = None) -> int:
-    group = dask_scheduler.task_groups.get(prefix)
-    if group is None:
-        return 0
-    return sum(group.states[state] for state in ("waiting", "no-worker", "queued", "processing"))
+    return report
 
 
 def default_workers() -> int:
@@ -187,4 +119,4 @@ def total_threads(local: bool = False) -> int:
     client = None if local else current_client()
     if client is None:
         return default_workers()
-    return max(1, sum(client.nthreads().values()))
+    return count_threads(client)

@@ -7,84 +7,152 @@ result has the same bits for any chunking, number of workers, and order of event
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 
 from sadih_dask.arrays import Array
-from sadih_dask.compute.rows import LazyRows, ReadableRows, Rows
+from sadih_dask.compute.reduction import BlockReduction, Partial, Resumable
+from sadih_dask.compute.reduction import Reduction as Reduction
+from sadih_dask.compute.resume import Parts, find_parts, going_on, keep, load
+from sadih_dask.compute.rows import LazyRows, ReadableRows, Rows, StoreRows
 from sadih_dask.compute.running import Progress, run, share, total_threads, unique_name
 from sadih_dask.errors import InputError
-from sadih_dask.learning.features import AnchorMap
-from sadih_dask.learning.statistics import MERGE_FAN_IN, Statistics, merge_in_order
+from sadih_dask.learning.statistics import MERGE_FAN_IN, merge_in_order
+from sadih_dask.storage.checkpoint import Checkpoint, PartFiles
 
 TAIL_NODES = 2
 """Nodes of the tree, for every thread, whose blocks are tasks of their own."""
 
 
-@dataclass(frozen=True)
-class Reduction:
-    """What is done to every block of rows."""
+def scan(
+    rows: Rows,
+    reduction: BlockReduction[Partial],
+    progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Partial:
+    """Reduce rows that are read once.
 
-    block_rows: int
-    n_classes: int | None
-    anchor_map: AnchorMap | None
-
-    def of_block(
-        self, features: Array, labels: Array, first_row: int, *, overwrite: bool = False
-    ) -> Statistics:
-        """Statistics of one block."""
-        if self.anchor_map is not None:
-            # A product of the same numbers in another memory layout has other last bits.
-            features, overwrite = self.anchor_map(np.ascontiguousarray(features)), True
-        return Statistics.of_block(features, labels, self.n_classes, first_row, overwrite=overwrite)
-
-
-def scan(rows: Rows, reduction: Reduction, progress: Progress | None = None) -> Statistics:
-    """Statistics of rows that are read once."""
+    With a checkpoint the parts of a long pass over a store are kept as they are finished, and the
+    same call goes on after them.
+    """
     if rows.n_rows == 0:
         raise InputError("there are no rows to learn from")
-    name, shared = unique_name("scan"), unique_name("reduction")
+    parts = _parts(rows, reduction, checkpoint)
+    name, shared, top = unique_name("scan"), unique_name("reduction"), unique_name("result")
     graph: dict[Any, Any] = {shared: share(reduction, rows.local)}
+    counts: list[Any] = []
     if isinstance(rows, LazyRows):
         leaves = _array_leaves(graph, name, shared, rows, reduction.block_rows)
     else:
-        leaves = _range_leaves(graph, name, shared, rows, reduction.block_rows)
-    top = _fold(graph, leaves)
-    result: Statistics = run(graph, top, name, progress, rows.local)
+        tasks = _RangeTasks(graph, name, shared, rows, reduction.block_rows, parts)
+        leaves, counts = tasks.add()
+    graph[top] = (_with_sum, _fold(graph, leaves), counts)
+    n_tasks = sum(1 for key in graph if key[0] == name)
+    result, n_loaded = run(graph, top, name, going_on(progress, parts, n_tasks), rows.local)
+    if checkpoint is not None:
+        checkpoint.n_rows_loaded = n_loaded
     return result
 
 
-def _range_leaves(
-    graph: dict[Any, Any], name: str, shared: str, rows: ReadableRows, block_rows: int
-) -> list[Any]:
-    """Tasks that read their own rows.
+def _parts(rows: Rows, reduction: BlockReduction[Any], checkpoint: Checkpoint | None) -> Parts:
+    if checkpoint is None:
+        return Parts([(0, rows.n_rows)])
+    if not isinstance(rows, StoreRows) or not isinstance(reduction, Resumable):
+        raise InputError(
+            f"{checkpoint.url} cannot be the checkpoint of this pass: only a pass over a "
+            "FeatureStore can be told from others and resumed. Put the rows into a store, or leave "
+            "the checkpoint out"
+        )
+    return find_parts(checkpoint, rows, reduction, _node_rows(rows, reduction.block_rows))
 
-    A task takes all blocks of one node of the tree: fewer tasks, and merges in place. The last
-    nodes are cut into single blocks, so that all threads come to an end together. A chunk on the
-    border of two tasks is read by both; where chunks are longer than blocks, a node is as large as
-    it must be to hold one.
+
+def _node_rows(rows: ReadableRows, block_rows: int) -> int:
+    """Rows of the smallest subtree that is one task: the blocks of a node of the tree.
+
+    Where chunks are longer than blocks, a node is as large as it must be to hold one.
     """
-    source = unique_name("rows")
-    graph[source] = rows
     node = MERGE_FAN_IN * block_rows
     while node < rows.chunk_rows:
         node *= MERGE_FAN_IN
-    starts = range(0, rows.n_rows, node)
-    tail = 0 if rows.chunk_rows > block_rows else TAIL_NODES * total_threads(rows.local)
-    nodes = []
-    for k, start in enumerate(starts):
-        stop = min(start + node, rows.n_rows)
-        step = block_rows if k >= len(starts) - tail else node
-        parts = []
+    return node
+
+
+class _RangeTasks:
+    """Tasks that read their own rows, or load what was kept of them.
+
+    A task takes all blocks of one node of the tree: fewer tasks, and merges in place. The last
+    nodes are cut into single blocks, so that all threads come to an end together. A chunk on the
+    border of two tasks is read by both.
+    """
+
+    def __init__(
+        self,
+        graph: dict[Any, Any],
+        name: str,
+        shared: str,
+        rows: ReadableRows,
+        block_rows: int,
+        parts: Parts,
+    ) -> None:
+        self._graph = graph
+        self._name = name
+        self._shared = shared
+        self._block = block_rows
+        self._node = _node_rows(rows, block_rows)
+        self._parts = parts
+        self._source, self._files = unique_name("rows"), unique_name("files")
+        self._loading = unique_name("load")
+        starts = [row for part in parts.to_read for row in range(*part, self._node)]
+        tail = 0 if rows.chunk_rows > block_rows else TAIL_NODES * total_threads(rows.local)
+        self._cut = set(starts[max(0, len(starts) - tail) :])
+        graph[self._source] = rows
+        if parts.files is not None:
+            graph[self._files] = parts.files
+
+    def add(self) -> tuple[list[Any], list[Any]]:
+        """Add all tasks; return the keys of the parts' results, and of counts of loaded rows."""
+        leaves, counts = [], []
+        for first, last in self._parts.ranges:
+            if (first, last) in self._parts.loadable:
+                leaf, count = self._load(first, last)
+                counts.append(count)
+            else:
+                leaf = self._read(first, last)
+            leaves.append(leaf)
+        return leaves, counts
+
+    def _load(self, first: int, last: int) -> tuple[str, str]:
+        both = (self._loading, first)
+        job = self._files, self._source, first, last, self._parts.columns, self._shared
+        self._graph[both] = (_load_range, *job)
+        leaf, count = unique_name("loaded"), unique_name("count")
+        self._graph |= {leaf: (itemgetter(0), both), count: (itemgetter(1), both)}
+        return leaf, count
+
+    def _read(self, first: int, last: int) -> Any:
+        step = self._node
+        top = _fold(
+            self._graph,
+            [self._read_node(row, min(row + step, last)) for row in range(first, last, step)],
+        )
+        if self._parts.files is None:
+            return top
+        key = unique_name("kept")
+        columns = self._parts.columns
+        self._graph[key] = (keep, self._files, first, last, columns, top, self._shared)
+        return key
+
+    def _read_node(self, start: int, stop: int) -> Any:
+        step = self._block if start in self._cut else self._node
+        keys = []
         for row in range(start, stop, step):
-            key = (name, row // block_rows)
-            graph[key] = (_scan_range, source, row, min(row + step, stop), shared)
-            parts.append(key)
-        nodes.append(_chain(graph, parts))
-    return nodes
+            key = (self._name, row // self._block)
+            self._graph[key] = (_scan_range, self._source, row, min(row + step, stop), self._shared)
+            keys.append(key)
+        return _chain(self._graph, keys)
 
 
 def _array_leaves(
@@ -102,8 +170,8 @@ def _array_leaves(
     return leaves
 
 
-def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: Reduction) -> Statistics:
-    """Statistics of consecutive blocks, folded from the left."""
+def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: BlockReduction[Any]) -> Any:
+    """The result of consecutive blocks, folded from the left."""
     features = rows.blocks("features", start, stop, reduction.block_rows)
     labels = rows.blocks("labels", start, stop, reduction.block_rows)
     blocks = (
@@ -113,8 +181,29 @@ def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: Reduction)
     return merge_in_order(blocks, overwrite=True)
 
 
-def _scan_block(features: Array, labels: Array, first_row: int, reduction: Reduction) -> Statistics:
+def _load_range(
+    files: PartFiles, rows: ReadableRows, start: int, stop: int, columns: int, reduction: Any
+) -> tuple[Any, int]:
+    """The result of a part that is on file, or of its rows if the file is damaged; rows loaded."""
+    found = load(files, start, stop, reduction)
+    if found is not None:
+        return found, stop - start
+    found = _scan_range(rows, start, stop, reduction)
+    return keep(files, start, stop, columns, found, reduction), 0
+
+
+def _scan_block(
+    features: Array, labels: Array, first_row: int, reduction: BlockReduction[Any]
+) -> Any:
     return reduction.of_block(np.asarray(features), np.asarray(labels), first_row)
+
+
+def _with_sum(result: Any, counts: list[int]) -> tuple[Any, int]:
+    return result, sum(counts)
+
+
+def _merge(one: Any, other: Any) -> Any:
+    return one.merge(other)
 
 
 def _fold(graph: dict[Any, Any], nodes: list[Any]) -> Any:
@@ -133,6 +222,6 @@ def _chain(graph: dict[Any, Any], parts: list[Any]) -> Any:
     held = parts[0]
     for part in parts[1:]:
         key = unique_name("merge")
-        graph[key] = (Statistics.merge, held, part)
+        graph[key] = (_merge, held, part)
         held = key
     return held

@@ -151,7 +151,7 @@ class Search(Section):
     folds: Annotated[int, Field(ge=2, description="parts that are left out in turn")] = 5
     queries: Annotated[Count, Field(description="rows of each part that are looked up")] = 1000
     n_bits: Annotated[
-        tuple[Count, ...] | None, Field(description="code lengths to try beside n_bits")
+        tuple[Count, ...] | None, Field(description="code lengths to try; by default model.n_bits")
     ] = None
     alpha: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
     beta: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None

@@ -67,6 +67,7 @@ class Statistics:
             raise InputError(
                 f"features have shape {features.shape}; expected (rows, columns) with a row or more"
             )
+        check_numbers(features, first_row)
         groups, ids = group_rows(labels, n_classes, first_row)
         if len(ids) != len(features):
             raise LabelError(
@@ -254,6 +255,16 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def _add_outer(matrix: Floats, u: Floats | Ints, v: Floats) -> None:
     """Add u v^T to a C-contiguous matrix, in place: BLAS needs no memory for the product."""
     dger(1.0, v, u, a=matrix.T, overwrite_a=1)
+
+
+def check_numbers(features: Array, first_row: int) -> None:
+    """Raise an error that names the rows of a block which is of another type than the rest."""
+    if features.dtype.kind not in "fiub":
+        raise DtypeError(
+            f"features have dtype {features.dtype} in rows {first_row} to "
+            f"{first_row + len(features) - 1}; expected real numbers. Convert them first, for "
+            "example with .astype('float32')"
+        )
 
 
 def check_finite(features: Array, first_row: int = 0, name: str = "features") -> None:

@@ -11,6 +11,7 @@ from sadih_dask.errors import ConflictError, FormatError, IncompleteError
 from sadih_dask.estimator import SADIH
 from sadih_dask.storage import CodeStore, FeatureStore
 from sadih_dask.storage.codes import CodeWriter
+from sadih_dask.storage.settle import settle
 
 Progress = Callable[[int, int], None]
 
@@ -38,6 +39,7 @@ def encode(
     """
     n_left = store.n_rows if overwrite else _rows_left(url, store.n_rows)
     if n_left == 0 and (done := _finished(model, store, url, learned)) is not None:
+        settle(done)
         return Encoded(done, 0)
     report = None if progress is None else progress(n_left)
     codes = model.encode(store, url, learned=learned, overwrite=overwrite, progress=report)

@@ -19,7 +19,7 @@ from sadih_dask.compute.codes import DatabaseCodes, HashedRows, StoreCodes
 from sadih_dask.compute.encode import HashRows, code_properties
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.running import Progress
-from sadih_dask.errors import InputError, LabelError
+from sadih_dask.errors import InputError, LabelError, naming
 from sadih_dask.estimator import SADIH
 from sadih_dask.evaluation import evaluate_model
 from sadih_dask.report import glance
@@ -270,7 +270,8 @@ def _replace(path: Path, text: str) -> None:
     """Write a file, whole or not at all."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text)
-        partial.replace(path)
+        with naming(path):
+            partial.write_text(text)
+            partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

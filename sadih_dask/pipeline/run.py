@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sadih_dask.config import Settings
@@ -35,6 +35,7 @@ class Pipeline:
     configuration   what it is called in records: the path of its file
     place           sets up threads or a cluster, once there is something to do
     told            called with a line for people, whenever there is something to say
+    record          of the last run, also of one that failed
     """
 
     settings: Settings
@@ -42,12 +43,14 @@ class Pipeline:
     display: Display
     place: Place = nullcontext
     told: Callable[[str], None] = logger.info
+    record: Record | None = field(default=None, init=False)
 
     def run(self) -> Record:
         """Bring everything up to date; the record says what was done."""
         workspace = Workspace(self.settings.run.directory)
         with workspace.locked(), RunLog() as log, ExitStack() as stack:
             record = Record(self.configuration, self.settings.model_dump(mode="json"))
+            self.record = record
             work = _Work(self, workspace, record, log, stack)
             try:
                 work.through_all_stages()
@@ -159,6 +162,7 @@ class _Work:
         record.gate = verdict.to_dict()
         if record.id is None and (rejected or self._is_latest()):
             record.id = record.previous
+            record.files = dict(self.workspace.manifest(str(record.id)).get("files", {}))
             record.outcome = "nothing to do" if verdict.passed else "refused"
             self.workspace.write_checked(record.to_dict())
             return

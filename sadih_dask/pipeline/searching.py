@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from sadih_dask.arrays import Array, Bytes, Floats
-from sadih_dask.compute.running import Progress
+from sadih_dask.compute.encode import computed
+from sadih_dask.compute.running import Progress, is_lazy
 from sadih_dask.compute.search import search
 from sadih_dask.errors import ConflictError, FormatError, InputError
 from sadih_dask.estimator import SADIH
@@ -48,7 +49,7 @@ def open_queries(
     features, ids = _features(url)
     scores = model.project(_in_memory(features)) if projections else None
     hashed = model.transform(features)
-    return Queries(np.asarray(hashed), ids, scores)
+    return Queries(computed(hashed) if is_lazy(hashed) else hashed, ids, scores)
 
 
 def _from_codes(url: str) -> Queries:

@@ -159,6 +159,7 @@ class _Synthetic:
                     part=part,
                     spread=said.spread,
                     progress=progress if part == "database" else None,
+                    overwrite=True,
                     **self.form,
                 )
         return Poured(said.rows, 0)
@@ -192,6 +193,9 @@ class _FromFiles:
         for url, (files, mode) in look.actions.items():
             if mode is None or files is None:
                 continue
+            if url == places.queries:
+                classes = FeatureStore.open(places.database).class_names
+                files = replace(files, known_classes=classes or None)
             done = ingest(files, url, mode=mode, progress=progress, **self._form_for(mode, url))
             if url == places.database:
                 new, kept = done.n_new, done.n_kept

@@ -2,54 +2,76 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sadih_dask.errors import ConflictError
 from sadih_dask.estimator import SADIH
 from sadih_dask.storage import FeatureStore
+from sadih_dask.storage.checkpoint import Checkpoint
+from sadih_dask.storage.place import locate
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model that covers all rows of a store, and how many of them were read for it now."""
+    """A model that covers all rows of a store, and what that has cost now.
+
+    n_rows_read    rows that were read
+    n_rows_loaded  rows that an interrupted call had read, and left in its checkpoint
+    """
 
     model: SADIH
     n_rows: int
     n_rows_read: int
+    n_rows_loaded: int = 0
+
+    @property
+    def n_rows_known(self) -> int:
+        """Rows that the model had learned from before."""
+        return self.n_rows - self.n_rows_read - self.n_rows_loaded
 
 
 def train(
     store: FeatureStore,
-    path: Path,
+    path: str | os.PathLike[str],
     parameters: Mapping[str, Any],
     *,
     overwrite: bool = False,
     progress: Callable[[int], Progress | None] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> Trained:
-    """Fit a model to a store and write it to `path`, or bring the one that is there up to date.
+    """Fit a model to a store and write it to a path or URL, or bring the one there up to date.
 
     A model of the same parameters that has learned from the first rows of the store learns from
     the others; any other model stays, unless it may be overwritten. `progress(n_rows)` is asked
-    for something to report to, with the number of rows that are going to be read.
+    for something to report to, with the number of rows that are going to be learned from.
+    `checkpoint` is a folder or URL for what a long scan has come to; the same call goes on after
+    an interruption, and removes it when the model is saved.
     """
-    model, n_known = SADIH(**parameters), 0
-    if path.exists() and not overwrite:
+    model, n_known, n_loaded = SADIH(**parameters), 0, 0
+    place = locate(path)
+    if not overwrite and place.is_file():
         model, n_known = _reusable(store, path, model)
-    elif not path.parent.is_dir():
-        raise FileNotFoundError(f"{path.parent} does not exist; make the folder of the model first")
+    kept = None if checkpoint is None else Checkpoint(checkpoint)
     n_new = store.n_rows - n_known
     if n_new:
-        model.fit(store, progress=progress(n_new) if progress is not None else None)
+        place.check()
+        report = None if progress is None else progress(n_new)
+        model.fit(store, progress=report, checkpoint=kept)
         model.save(path)
-    return Trained(model, store.n_rows, n_new)
+        n_loaded = 0 if kept is None else kept.n_rows_loaded
+    if kept is not None:
+        kept.discard()
+    return Trained(model, store.n_rows, n_new - n_loaded, n_loaded)
 
 
-def _reusable(store: FeatureStore, path: Path, wanted: SADIH) -> tuple[SADIH, int]:
+def _reusable(
+    store: FeatureStore, path: str | os.PathLike[str], wanted: SADIH
+) -> tuple[SADIH, int]:
     """Return the model at `path` and the rows it knows; ConflictError if it is of no use here."""
     model = SADIH.load(path)
     found, asked = model.get_params(), wanted.get_params()

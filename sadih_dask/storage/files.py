@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from sadih_dask.errors import FormatError, InputError, naming
+from sadih_dask.storage.reaching import reaching
 
 Buffer = Any  # anything with the buffer protocol; typing has no name for it before Python 3.12
 TEMPORARY_SUFFIX = ".part"
@@ -172,7 +173,8 @@ class RemoteFiles(Files):
 
         self.url = url.rstrip("/")
         self.options = dict(options)
-        self._fs, self._prefix = url_to_fs(self.url, **self.options)
+        with reaching(self.url):
+            self._fs, self._prefix = url_to_fs(self.url, **self.options)
 
     def _path(self, key: str) -> str:
         return f"{self._prefix}/{key}"
@@ -187,12 +189,14 @@ class RemoteFiles(Files):
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """Return up to `length` bytes from `start`; a negative start counts from the end."""
         end = start + length if start >= 0 or start + length < 0 else None
-        return bytes(self._fs.cat_file(self._path(key), start=start, end=end))
+        with reaching(self.url):
+            return bytes(self._fs.cat_file(self._path(key), start=start, end=end))
 
     def write(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> None:
         """Replace `key` by the concatenated parts in one step."""
         del durable  # an object store acknowledges a PUT only when it is durable
-        self._fs.pipe_file(self._path(key), b"".join(memoryview(p).cast("B") for p in parts))
+        with reaching(self.url):
+            self._fs.pipe_file(self._path(key), b"".join(memoryview(p).cast("B") for p in parts))
 
     def sync(self, folder: str) -> None:
         """Do nothing: objects and their names are durable together."""
@@ -201,10 +205,11 @@ class RemoteFiles(Files):
         """Write `key` only if nothing is there; return whether it was written."""
         # The listing cache could still show an object that somebody has deleted since.
         self._fs.invalidate_cache()
-        if self._fs.exists(self._path(key)):
-            return False
         try:
-            self._fs.pipe_file(self._path(key), data, mode="create")
+            with reaching(self.url):
+                if self._fs.exists(self._path(key)):
+                    return False
+                self._fs.pipe_file(self._path(key), data, mode="create")
         except FileExistsError:
             return False
         except OSError as error:
@@ -217,7 +222,8 @@ class RemoteFiles(Files):
         """Return the names directly in `folder`, or nothing if there is no such folder."""
         self._fs.invalidate_cache()
         try:
-            found = self._fs.ls(self._path(folder), detail=False)
+            with reaching(self.url):
+                found = self._fs.ls(self._path(folder), detail=False)
         except FileNotFoundError:
             return []
         return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
@@ -225,7 +231,7 @@ class RemoteFiles(Files):
     def delete(self, key: str) -> None:
         """Remove `key`, a file or a folder with all it holds; absence is no error."""
         self._fs.invalidate_cache()
-        with contextlib.suppress(FileNotFoundError):
+        with reaching(self.url), contextlib.suppress(FileNotFoundError):
             self._fs.rm(self._path(key), recursive=True)
 
 

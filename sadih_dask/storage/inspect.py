@@ -25,6 +25,7 @@ from sadih_dask.storage.group import CommittedGroup
 from sadih_dask.storage.ingest.provenance import Provenance
 from sadih_dask.storage.manifest import receipts
 from sadih_dask.storage.model import Model, read_model
+from sadih_dask.storage.place import is_file, locate
 
 MAX_GROUPS = 1 << 20
 """Label groups that are told apart; of more than these it is only said that there are more."""
@@ -114,12 +115,14 @@ def inspect(
     url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> StoreDescription | ModelDescription:
     """Describe whatever of ours lies at a path or URL."""
+    if is_file(url, storage_options):
+        with locate(url, storage_options).open() as file:
+            size = file.seek(0, os.SEEK_END)
+        model = read_model(url, storage_options=storage_options)
+        return _describe_model(os.fspath(url), size, model)
     files = connect(url, storage_options)
-    if isinstance(files, LocalFiles):
-        if files.root.is_file():
-            return _describe_model(files.root, read_model(files.root))
-        if not files.root.exists():
-            raise InputError(f"{files.url} does not exist")
+    if isinstance(files, LocalFiles) and not files.root.exists():
+        raise InputError(f"{files.url} does not exist")
     kind = _kind_of(files)
     commit = read_commit(files, kind.kind, kind.schema)
     if not commit.complete:
@@ -276,13 +279,13 @@ def _label_sets(block: Any) -> dict[bytes, int]:
     return {key.tobytes(): count for key, count in zip(sets, counts.tolist(), strict=True)}
 
 
-def _describe_model(path: Path, model: Model) -> ModelDescription:
+def _describe_model(url: str, stored_bytes: int, model: Model) -> ModelDescription:
     coverage = model.coverage
     statistics = model.statistics
     return ModelDescription(
         kind="sadih-model",
-        url=str(path),
-        stored_bytes=path.stat().st_size,
+        url=url,
+        stored_bytes=stored_bytes,
         n_bits=model.hash_function.n_bits,
         n_features=model.n_features_in,
         n_classes=len(model.classes),

@@ -108,10 +108,10 @@ def _tidy(files: Files, commit: Commit) -> None:
         files.delete(manifest_key(commit.generation - KEPT_GENERATIONS))
     if base_of_append(files) != (commit.uid, commit.generation):
         files.delete(PENDING)
-    for name in commit.layouts if files.is_local else ():
-        for left_behind in files.names(name):
+    for folder in ("", FOLDER, *commit.layouts) if files.is_local else ():
+        for left_behind in files.names(folder):
             if left_behind.endswith(TEMPORARY_SUFFIX):
-                files.delete(f"{name}/{left_behind}")
+                files.delete(f"{folder}/{left_behind}".lstrip("/"))
 
 
 def name_of_append(files: Files) -> bytes:
@@ -161,7 +161,8 @@ def find_existing(files: Files, plan: Commit, schema: Schema) -> Commit | None:
     try:
         return read_commit(files, plan.kind, schema)
     except FormatError as error:
-        strangers = [name for name in files.names("") if name != FOLDER]
+        ours = (FOLDER, TEMPORARY_SUFFIX)  # a writer may have been killed at its very first file
+        strangers = [name for name in files.names("") if not name.endswith(ours)]
         if not strangers:
             return None
         raise ConflictError(

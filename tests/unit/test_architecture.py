@@ -20,8 +20,9 @@ LAYERS: list[set[str]] = [
     {"storage"},
     {"compute"},
     {"targets", "parameters", "randomness", "inputs", "solving", "estimator", "evaluation"},
+    {"selection"},
     {"__init__"},
-    {"report", "config", "runs", "cluster", "selection"},
+    {"report", "config", "runs", "cluster"},
     {"pipeline"},
     {"cli"},
 ]

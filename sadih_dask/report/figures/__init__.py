@@ -18,6 +18,7 @@ from sadih_dask.report.figures.distances import pair_distances
 from sadih_dask.report.figures.drawing import Drawing
 from sadih_dask.report.figures.neighbours import neighbour_pictures
 from sadih_dask.report.figures.objective import objective_trace
+from sadih_dask.report.figures.surface import score_surface
 
 __all__ = [
     "Drawing",
@@ -28,4 +29,5 @@ __all__ = [
     "pair_distances",
     "precision_recall",
     "precision_retrieved",
+    "score_surface",
 ]

@@ -92,7 +92,7 @@ def _open_new(
     which a file is added now and then may hold thousands. Labels in files of their own need not
     be cut where the features are, so then all are opened.
     """
-    known = store.class_names if "labels" in store.arrays else None
+    known = _known_classes(store, files)
     if not any(map(files.names, BESIDE)):
         names = tuple(compress(files.names("features"), new))
         return open_inputs(replace(files, features=names), known), None
@@ -100,6 +100,22 @@ def _open_new(
     lengths = [part.n_rows for part in parts_of(inputs.features)]
     ends = zip(lengths, accumulate(lengths), new, strict=True)
     return inputs, [(end - length, end) for length, end, is_new in ends if is_new]
+
+
+def _known_classes(store: FeatureStore, files: DataFiles) -> Sequence[str] | None:
+    """The classes of the store, or those of another one that it is to agree with."""
+    if "labels" not in store.arrays:
+        return None
+    own, other = store.class_names, files.known_classes
+    if other is None:
+        return own
+    shorter = min(len(own), len(other))
+    if tuple(other[:shorter]) != own[:shorter]:
+        raise LabelError(
+            f"{store.url} numbers its classes {', '.join(own[:3])} ..., and is to agree with "
+            f"{', '.join(other[:3])} .... Ingest it anew"
+        )
+    return own if len(own) > len(other) else other
 
 
 def _row_bytes(store: FeatureStore) -> int:

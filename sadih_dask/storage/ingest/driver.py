@@ -103,7 +103,7 @@ def _create(
     progress: Progress | None,
 ) -> Ingested:
     seen = look(files)
-    inputs = open_inputs(files)
+    inputs = open_inputs(files, files.known_classes)
     selection = select(inputs, files.unlabelled, hold_out=files.hold_out)
     if not selection.n_rows:
         raise InputError(

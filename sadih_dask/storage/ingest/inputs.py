@@ -41,6 +41,8 @@ class DataFiles:
                                         looked for in the files of the features
     transpose, scale                    of the features, as in `open_features`
     class_names, separator              of the labels, as in `open_labels`
+    known_classes                       of another store, whose numbers classes are to have here
+                                        too; new ones come behind
     unlabelled                          what to do about multi-hot rows and lists without a label
     memory_limit                        bytes that a format which cannot be streamed may load
     hold_out                            takes one part of the rows, queries or what stays, only
@@ -55,6 +57,7 @@ class DataFiles:
     transpose: bool = False
     scale: str | float | None = None
     class_names: Sequence[str] | None = None
+    known_classes: Sequence[str] | None = None
     separator: str | None = None
     unlabelled: Unlabelled = "error"
     memory_limit: int = DEFAULT_MEMORY_LIMIT

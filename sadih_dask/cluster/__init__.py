@@ -1,0 +1,9 @@
+"""Where tasks run: threads or processes of this machine, or a cluster, over connections one trusts.
+
+Nothing here is needed to use this package with a Dask client of one's own.
+"""
+
+from sadih_dask.cluster.places import Place, running
+from sadih_dask.cluster.settings import ClusterSettings, Kubernetes, Slurm, Tls
+
+__all__ = ["ClusterSettings", "Kubernetes", "Place", "Slurm", "Tls", "running"]

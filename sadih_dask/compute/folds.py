@@ -1,0 +1,138 @@
+"""Folds of a cross-validation, kept apart in the one pass over the data.
+
+Every row belongs to one fold. The scan keeps the statistics of each fold beside those of all rows,
+and a few rows of each fold as validation queries, so that everything a cross-validation needs comes
+from one read. Which fold a row is in, and whether it is a query, follows from its number and a key
+alone: not from blocks, chunks, workers or the order of events.
+
+Training statistics of a fold are the *merge of the other folds*, not the total without the fold:
+sums of what is there lose nothing, while a difference leaves the rounding errors of the whole in a
+part of it, and label groups that only the fold has would have to be found and taken out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sadih_dask.arrays import Array, Ints
+from sadih_dask.compute.dealing import Folds
+from sadih_dask.compute.reduction import Reduction
+from sadih_dask.compute.sampled import SampledRows
+from sadih_dask.errors import SadihError
+from sadih_dask.learning.statistics import Statistics, merge_in_order
+
+
+@dataclass(frozen=True, eq=False)
+class FoldStatistics:
+    """What the scan leaves: statistics of all rows and of each fold, and the sampled rows.
+
+    total   just what a scan without folds leaves, to the last bit
+    folds   None for a fold without rows, in a part of the data
+    """
+
+    total: Statistics
+    folds: tuple[Statistics | None, ...]
+    sample: SampledRows
+
+    def merge(self, other: FoldStatistics, *, overwrite: bool = False) -> FoldStatistics:
+        """Cover the rows of both, ``other`` being the later ones."""
+        folds = tuple(
+            b if a is None else a if b is None else a.merge(b, overwrite=overwrite)
+            for a, b in zip(self.folds, other.folds, strict=True)
+        )
+        total = self.total.merge(other.total, overwrite=overwrite)
+        return FoldStatistics(total, folds, self.sample.merge(other.sample))
+
+
+def training_statistics(folds: tuple[Statistics | None, ...], fold: int) -> Statistics:
+    """Statistics of the rows that are not in a fold: the others, merged in order."""
+    return merge_in_order(s for k, s in enumerate(folds) if k != fold and s is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class FoldReduction:
+    """What is done to every block of rows in a cross-validation.
+
+    whole    what a scan without folds does to it
+    folds    which fold each row is in
+    sampled  ascending numbers of the rows that are kept as they are
+    """
+
+    whole: Reduction
+    folds: Folds
+    sampled: Ints
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block."""
+        return self.whole.block_rows
+
+    def of_block(
+        self, features: Array, labels: Array, first_row: int, *, overwrite: bool = False
+    ) -> FoldStatistics:
+        """Statistics of one block: the products of all rows, and again of the rows of each fold."""
+        last = first_row + len(features)
+        wanted = self.sampled[slice(*np.searchsorted(self.sampled, (first_row, last)))]
+        sample = SampledRows.of_block(wanted, features, labels, first_row)
+        if self.whole.anchor_map is not None:  # once for the total and the folds
+            features, overwrite = self.whole.anchor_map(np.ascontiguousarray(features)), True
+        mapped = Reduction(self.block_rows, self.whole.n_classes, None)
+        fold_of = self.folds.of_range(first_row, last)
+        try:
+            folds = tuple(
+                self._of_fold(features, labels, np.flatnonzero(fold_of == fold))
+                for fold in range(self.folds.n_folds)
+            )
+        except SadihError:  # which counts the rows of a fold; the whole block names the row
+            mapped.of_block(features, labels, first_row)
+            raise
+        # Last, because it may centre the rows where they are.
+        total = mapped.of_block(features, labels, first_row, overwrite=overwrite)
+        return FoldStatistics(total, folds, sample)
+
+    def _of_fold(self, features: Array, labels: Array, rows: Ints) -> Statistics | None:
+        if not len(rows):
+            return None
+        # A copy in rows whatever the layout of the block: a product has the same bits then.
+        own = np.take(features, rows, axis=0)
+        return Statistics.of_block(own, labels[rows], self.whole.n_classes, overwrite=True)
+
+    def identity(self) -> str:
+        """A hash of everything, beside the rows, that decides the partial results."""
+        folds = repr((int(self.folds.n_rows), int(self.folds.n_folds), self.folds.key))
+        digest = hashlib.sha256(f"{self.whole.identity()} {folds}".encode())
+        digest.update(np.ascontiguousarray(self.sampled).tobytes())
+        return digest.hexdigest()
+
+    def columns(self, n_features: int) -> int:
+        """Columns of the statistics for rows of so many features, of all rows and of each fold."""
+        return (1 + self.folds.n_folds) * self.whole.columns(n_features)
+
+    def to_arrays(self, partial: FoldStatistics) -> dict[str, Array]:
+        """A partial result as arrays; folds without rows have none."""
+        parts = {"total": self.whole.to_arrays(partial.total), "sample": partial.sample.to_arrays()}
+        for fold, statistics in enumerate(partial.folds):
+            if statistics is not None:
+                parts[f"fold{fold}"] = self.whole.to_arrays(statistics)
+        return {f"{part}.{name}": a for part, arrays in parts.items() for name, a in arrays.items()}
+
+    def from_arrays(self, arrays: Mapping[str, Array], n_rows: int) -> FoldStatistics:
+        """The same partial result again; ValueError or KeyError if it cannot be of so many rows."""
+
+        def part(prefix: str) -> dict[str, Array]:
+            start = f"{prefix}."
+            return {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
+
+        folds: list[Statistics | None] = []
+        for fold in range(self.folds.n_folds):
+            found = part(f"fold{fold}")
+            n_held = int(found["counts"].sum()) if found else 0
+            folds.append(self.whole.from_arrays(found, n_held) if found else None)
+        if sum(s.n_samples for s in folds if s is not None) != n_rows:
+            raise ValueError(f"these are not statistics of {n_rows} rows in folds")
+        total = self.whole.from_arrays(part("total"), n_rows)
+        return FoldStatistics(total, tuple(folds), SampledRows.from_arrays(part("sample")))

@@ -1,0 +1,117 @@
+"""The one scan of a search: statistics of all rows and of every fold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sadih_dask.arrays import Array
+from sadih_dask.compute.dealing import Folds
+from sadih_dask.compute.folds import FoldReduction
+from sadih_dask.compute.memory import check_scan
+from sadih_dask.compute.reduction import Reduction
+from sadih_dask.compute.running import Progress
+from sadih_dask.compute.scan import scan
+from sadih_dask.errors import LabelError
+from sadih_dask.estimator import SADIH
+from sadih_dask.learning.features import SAMPLE_ROWS, AnchorMap
+from sadih_dask.learning.statistics import Statistics
+from sadih_dask.randomness import draw_seed, generator
+from sadih_dask.selection.validation import Folded
+from sadih_dask.storage import FeatureStore
+from sadih_dask.storage.checkpoint import Checkpoint
+from sadih_dask.storage.model import Coverage
+
+
+@dataclass(frozen=True)
+class Folding:
+    """Folds, rows of each that are kept as queries, what both are drawn from, the longest codes."""
+
+    n_folds: int
+    n_queries: int
+    random_state: Any
+    n_bits: int
+
+
+@dataclass(frozen=True, eq=False)
+class Scanned:
+    """What one pass leaves: all that a fit learns from, and the folds.
+
+    total, classes, multi_label, anchor_map, seed, coverage   as a fit of the model has them
+    folds    which fold each row is in
+    folded   what is known of each, labels numbered as in the data
+    """
+
+    total: Statistics
+    classes: Array
+    multi_label: bool
+    anchor_map: AnchorMap | None
+    seed: int
+    coverage: Coverage | None
+    folds: Folds
+    folded: Folded
+
+    def solve(self, model: SADIH) -> SADIH:
+        """Learn from all rows, with the parameters of the model."""
+        return model._learn(
+            self.total,
+            self.classes,
+            self.multi_label,
+            self.anchor_map,
+            self.seed,
+            self.coverage,
+        )
+
+
+def scan_folds(
+    model: SADIH,
+    X: Any,
+    y: Any,
+    folding: Folding,
+    progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Scanned:
+    """Read the rows once, as a fit of ``model`` does; it takes note of their columns.
+
+    Anchors are drawn from all rows: from their features, without a look at labels or folds.
+    """
+    rows, classes, multi_label = model._open(X, y, reset=True)
+    drawn = draw_seed(folding.random_state)
+    key = int(generator(drawn, "folds").integers(2**64, dtype=np.uint64))
+    folds = Folds(rows.n_rows, folding.n_folds, key)
+    queries = folds.sample(folding.n_queries, generator(drawn, "queries"))
+    seed = draw_seed(model.random_state)
+    sample = model._sample(rows, max(SAMPLE_ROWS, model.anchors or 0), seed)
+    n_anchors = None if model.anchors is None else min(model.anchors, len(sample))
+    check_scan(
+        rows,
+        model.block_rows,
+        n_anchors,
+        sample,
+        n_folds=folding.n_folds,
+        n_queries=folding.n_queries,
+        n_bits=folding.n_bits,
+    )
+    anchor_map = model._draw_anchors(rows, sample, seed)
+    whole = Reduction(model.block_rows, None if classes is None else len(classes), anchor_map)
+    found = scan(rows, FoldReduction(whole, folds, queries), progress, checkpoint)
+    total = found.total
+    if classes is None:  # every class that was found gets a number of its own
+        total, classes = total.compact()
+    if total.groups.n_groups < 2:
+        raise LabelError(
+            "all rows carry the same labels, that is one class; codes can only tell classes apart "
+            "when there are two or more. Add rows of another class"
+        )
+    fold_of = folds.of_rows(found.sample.rows)
+    folded = Folded(
+        tuple(s for s in found.folds if s is not None),
+        tuple(found.sample.take(fold_of == fold) for fold in range(folding.n_folds)),
+        anchor_map,
+        multi_label,
+        seed,
+    )
+    coverage = Coverage.of(X) if isinstance(X, FeatureStore) else None
+    return Scanned(total, classes, multi_label, anchor_map, seed, coverage, folds, folded)
