@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 import dask.array as da
@@ -82,8 +83,7 @@ def hash_lazily(features: da.Array, encoder: HashRows, block_rows: int) -> da.Ar
     whole = features.rechunk({1: -1})
     name, shared = unique_name("hash"), unique_name("encoder")
     layer: dict[Any, Any] = {shared: share(encoder)}
-    for k in range(whole.numblocks[0]):
-        first = sum(whole.chunks[0][:k])
+    for k, first in enumerate(accumulate(whole.chunks[0][:-1], initial=0)):
         row = 0 if math.isnan(first) else first  # where lengths are unknown, so are the rows
         layer[name, k, 0] = (_hash_chunk, (whole.name, k, 0), row, shared, block_rows)
     graph = HighLevelGraph.from_collections(name, layer, dependencies=[whole])

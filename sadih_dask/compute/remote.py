@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from time import sleep
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from dask.delayed import Delayed
-from distributed import Future
+from distributed import CommClosedError, Future
 from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
 
@@ -25,21 +26,53 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 """How often a pass is begun when the cluster loses what was sent to it."""
+SENDINGS = 8
+"""How often a value is sent when workers die while they get it."""
+
+
+class _WorkerDied(Exception):
+    """A worker went away while the scheduler spoke to it."""
+
+
+_DIED_MEANWHILE = (_WorkerDied, KeyError)
+"""KeyError is what the scheduler itself raises when it looks for such a worker."""
 _sent: WeakKeyDictionary[Future[Any], Any] = WeakKeyDictionary()
 
 
 def send(client: Any, value: Any) -> Future[Any]:
-    """Put a value on every worker."""
+    """Put a value on every worker; once more if one dies while it is being sent to."""
+    for attempt in range(1, SENDINGS + 1):
+        try:
+            with conversation(client):
+                future = _send_once(client, value)
+        except _DIED_MEANWHILE as error:
+            if attempt == SENDINGS:
+                raise ClusterError(
+                    f"{name_of(client)} could not send data to its workers, as these keep dying "
+                    f"({type(error).__name__}: {error}). Their logs say why. {LOST}"
+                ) from error
+            logger.warning("a worker died while data were sent to it; they are sent again")
+            sleep(INTERVAL)
+        else:
+            break
+    _sent[future] = value
+    return future
+
+
+def _send_once(client: Any, value: Any) -> Future[Any]:
     # Whether there are workers is judged while waiting; that must come before scatter gives up.
     patience = configured(WORKER_TIMEOUT) + 20 * INTERVAL
-    with conversation(client):
-        # A list of one: the elements of a tuple or a list would be scattered one by one.
-        sending = client.scatter(
-            [value], broadcast=True, hash=False, timeout=patience, asynchronous=True
-        )
+    # A list of one: the elements of a tuple or a list would be scattered one by one.
+    sending = client.scatter(
+        [value], broadcast=True, hash=False, timeout=patience, asynchronous=True
+    )
+    try:
         future: Future[Any]
         [future] = settle(client, sending)
-    _sent[future] = value
+    except CommClosedError as error:
+        # The scheduler's connection to a worker, or ours to the scheduler: does it still answer?
+        settle(client, client.scheduler.identity(n_workers=0))
+        raise _WorkerDied(str(error)) from error
     return future
 
 

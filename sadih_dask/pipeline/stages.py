@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sadih_dask.pipeline.evaluating import Collection
 
 MODEL, CODES, METRICS, INDEX = "model.sadih", "codes.zarr", "metrics.json", "index.faiss"
-TUNING, SCAN, FIGURES, REPORT = "tuning.json", "scan", "figures", "report.html"
+TUNING, SCAN, FIGURES, REPORT = "tuning", "scan", "figures", "report.html"
 LEARNED_FROM = ("features", "labels")
 SCAN_PARAMETERS = ("anchors", "sigma", "block_rows", "random_state")
 """Parameters that decide the statistics; any other can be changed without reading rows."""
@@ -292,7 +292,7 @@ class Fit(Stage):
             checkpoint=checkpoint,
         )
         with artefact.local_folder() as folder:
-            tuning.write(folder, found)
+            tuning.write(folder / TUNING, found)
         return found.model
 
     def _made(self, context: Context, model: SADIH, n_known: int, n_loaded: int) -> Made:
@@ -311,6 +311,7 @@ class Fit(Stage):
             "rows_resumed": n_loaded,
             "bytes": n_read * _row_bytes(store),
             "label_groups": model.groups_.n_groups,
+            "parameters": model.get_params(deep=False),
             "iterations": model.n_iter_,
         }
         return Made(outputs, facts)

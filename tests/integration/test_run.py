@@ -321,3 +321,72 @@ def test_all_settings_are_listed(here: Here) -> None:
     out, _ = here("run", "--settings")
     assert "[model.search]" in out
     assert "n_bits" in out
+
+
+def test_parameters_are_chosen_in_one_scan(here: Here, place: Path) -> None:
+    configuration(place, "[model.search]\nalpha = [0.01, 1.0]\nn_bits = [8, 12]\nfolds = 3\n")
+    record = run(here, place)
+    fit = stage(record, "fit")
+    assert fit["rows"] == record["rows"]
+    found = json.loads((place / "runs" / "latest" / "tuning" / "tuning.json").read_text())
+    assert len(found["results"]) == 4
+    assert found["best"]["parameters"]["n_bits"] == record["metrics"]["n_bits"]
+    model = SADIH.load(place / "runs" / "latest" / "model.sadih")
+    assert fit["parameters"]["alpha"] == model.alpha == found["best"]["parameters"]["alpha"]
+    store = FeatureStore.open(place / "runs" / "database.zarr")
+    assert SADIH(**model.get_params()).fit(store).fingerprint_ == model.fingerprint_
+    assert run(here, place)["outcome"] == "nothing to do"
+
+
+def test_query_files_share_the_classes_of_the_database(here: Here, tmp_path: Path) -> None:
+    """Names, of which the queries have some only, in another order."""
+    rng, names = np.random.default_rng(0), np.array(["ant", "bee", "cat", "dog", "eel"])
+    centres = 3 * rng.standard_normal((5, 16))
+    for name, classes in (("x", [0, 1, 2, 3, 4]), ("q", [4, 2])):
+        labels = np.resize(classes, 400)
+        features = centres[labels] + rng.standard_normal((400, 16))
+        np.save(tmp_path / f"{name}.npy", features.astype(np.float32))
+        np.save(tmp_path / f"{name}_labels.npy", names[labels])
+    path = tmp_path / "pipeline.toml"
+    path.write_text(
+        f"""
+        [run]
+        directory = "{tmp_path}/runs"
+        [source]
+        features = "{tmp_path}/x.npy"
+        labels = "{tmp_path}/x_labels.npy"
+        [source.queries]
+        features = "{tmp_path}/q.npy"
+        labels = "{tmp_path}/q_labels.npy"
+        [model]
+        n_bits = 16
+        anchors = "none"
+        [report]
+        enabled = false
+        """
+    )
+    record = json.loads(here("run", path, "--json")[0])
+    assert record["metrics"]["lengths"]["16"]["learned"]["MAP"] > 0.95
+    queries = FeatureStore.open(tmp_path / "runs" / "queries.zarr")
+    assert queries.class_names == tuple(names)
+    assert set(queries.read("labels").tolist()) == {2, 4}
+
+
+def test_a_cluster_of_processes_gives_the_same_bits(here: Here, place: Path) -> None:
+    threads = run(here, place)
+    processes = run(here, place, "--processes", "2", "--set", f"run.directory={place / 'others'}")
+    assert processes["fingerprints"] == threads["fingerprints"]
+    assert processes["cluster"]["kind"] == "processes"
+    assert processes["cluster"]["workers"] == 2
+    one, other = (SADIH.load(place / name / "latest" / "model.sadih") for name in ("runs", "others"))
+    np.testing.assert_array_equal(one.statistics_.gram, other.statistics_.gram)
+
+
+def test_secrets_stay_out_of_records_and_logs(
+    here: Here, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SADIH__REPORT__TITLE", "s3://me:hunter2@host/x?signature=hunter2")
+    run(here, place)
+    for path in (place / "runs").rglob("*"):
+        if path.is_file():
+            assert b"hunter2" not in path.read_bytes(), path
