@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 ORCHESTRATORS := .venv-orchestrators
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test orchestrators browser bench faults lint types clean
+.PHONY: help demo test orchestrators system bench faults lint types clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ $(READY): $(BASE)
 demo: $(BASE) ## Hash scikit-learn's handwritten digits, measure retrieval, write a report
 	$(BIN)/sadih run pipelines/digits.toml
 
-test: lint types browser ## Lint, check types and run every test
+test: lint types system ## Lint, check types and run every test
 	$(BIN)/python -m pytest -n auto --ignore=tests/orchestrators
 	$(MAKE) --no-print-directory orchestrators
 
@@ -38,15 +38,18 @@ orchestrators: $(READY) $(ORCHESTRATORS)/.ready ## Test the adapters with Prefec
 	$(BIN)/mypy --python-executable $(ORCHESTRATORS)/bin/python --explicit-package-bases pipelines/orchestrators
 	SADIH_COMMAND=$(CURDIR)/$(BIN)/sadih $(ORCHESTRATORS)/bin/python -m pytest -n auto --dist loadfile tests/orchestrators
 
-browser: # Chromium, for the tests of the report page; only installed on Debian and as root
-	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
-	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    apt-get update -qq && \
-	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; \
-	  else \
-	    echo "No Chromium found: the tests of the report page will be skipped."; \
-	    echo "Install it with: sudo apt-get install chromium"; \
-	  fi
+# What tests need of the system; only installed on Debian and as root.
+SYSTEM := chromium openssl systemd munge slurmctld slurmd slurm-client
+system:
+	@missing=$$(for name in $(SYSTEM); do dpkg -s $$name >/dev/null 2>&1 || echo $$name; done); \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \
+	else \
+	  echo "Tests that need what is missing here are skipped. To run them all, install:"; \
+	  echo $$missing; \
+	fi
 
 bench: $(READY) ## Speed and memory beside a bare floor and other libraries; about five minutes
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

@@ -1,0 +1,152 @@
+"""The commands in the manifests, run for real: paths and addresses are mapped, nothing else."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.blobs import blobs
+from tests.deploy.machine import (
+    HEALTH,
+    PATIENCE,
+    SMALL_RUN,
+    Machine,
+    Process,
+    free_port,
+    machine,
+    until,
+)
+from tests.deploy.manifests import (
+    KUBERNETES,
+    ROOT,
+    Command,
+    compose_command,
+    documents,
+    helm_commands,
+    in_image,
+    nightly_pod,
+    operator_makes,
+    pod_command,
+    standing_cluster,
+    unit_command,
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path, tls: Path) -> Iterator[Machine]:
+    with machine(tmp_path, tls) as found:
+        yield found
+
+
+def bring_up(here: Machine, scheduler: Command, worker: Command) -> Process:
+    """Start both, in this order, and ask each for its health as the image does."""
+    started = here.start(scheduler, "scheduler")
+    here.until_healthy(started)
+    here.until_healthy(here.start(worker, "worker"))
+    return started
+
+
+def latest(here: Machine, directory: str) -> dict[str, object]:
+    record: dict[str, object] = json.loads(
+        (here.folder / "data" / directory / "latest" / "record.json").read_text()
+    )
+    return record
+
+
+def digits(here: Machine) -> None:
+    """The demo's configuration where deployments look for theirs."""
+    text = (ROOT / "pipelines" / "digits.toml").read_text()
+    (here.folder / "config" / "pipeline.toml").write_text(text)
+
+
+def test_compose_runs_and_its_health_check_sees_a_hang(here: Machine) -> None:
+    scheduler = bring_up(here, compose_command("scheduler"), compose_command("worker"))
+    digits(here)
+    code, said = here.run(compose_command("run"), **SMALL_RUN)
+    assert code == 0, said
+    assert latest(here, "runs/digits")["outcome"] == "complete"
+
+    os.kill(scheduler.pid, signal.SIGSTOP)  # alive, but does not answer
+    assert not here.healthy(scheduler)
+    scheduler.kill()
+    scheduler.wait(timeout=30)
+    assert not here.healthy(scheduler)
+
+
+def test_kubernetes_as_the_operator_makes_it(here: Machine) -> None:
+    pytest.importorskip("dask_kubernetes", reason="needs pip install dask-kubernetes")
+    scheduler, _, worker = (
+        one["spec"]["template"]["spec"] if one["kind"] == "Deployment" else {}
+        for one in operator_makes(standing_cluster())
+    )
+    bring_up(here, pod_command(scheduler), pod_command(worker))
+    given = here.here((KUBERNETES / "pipeline.toml").read_text(), "client")
+    (here.folder / "config" / "pipeline.toml").write_text(given)
+    incoming = here.folder / "data" / "incoming"
+    incoming.mkdir()
+    features, labels = blobs(n=600, d=8, c=4)
+    np.savez(incoming / "day-1.npz", features=features, labels=labels)
+    past = time.time() - 3600
+    os.utime(incoming / "day-1.npz", (past, past))
+    code, said = here.run(pod_command(nightly_pod()), **SMALL_RUN)
+    assert code == 0, said
+    assert latest(here, "runs")["outcome"] == "complete"
+
+
+def test_systemd(here: Machine) -> None:
+    worker = unit_command("systemd/sadih-worker.service")
+    bring_up(here, unit_command("systemd/sadih-scheduler.service"), worker)
+    digits(here)
+    files = {
+        "SADIH_TLS_CA": "ca.pem",
+        "SADIH_TLS_CERT": "client.pem",
+        "SADIH_TLS_KEY": "client.key",
+    }
+    cluster = {name: str(here.tls / file) for name, file in files.items()}
+    cluster["DASK_SCHEDULER_ADDRESS"] = f"tls://127.0.0.1:{here.port}"
+    run = unit_command("systemd/sadih-run.service")
+    code, said = here.run(run, **SMALL_RUN, **cluster)
+    assert code == 0, said
+    assert latest(here, "runs/digits")["outcome"] == "complete"
+
+
+def test_helm_brings_up_an_encrypted_cluster(here: Machine) -> None:
+    scheduler, worker = helm_commands()
+    started = here.start(scheduler, "scheduler")
+    here.until_healthy(started)
+    joined = here.start(worker, "worker")
+    until(lambda: "Register worker" in here.log(started), "a worker that joins")
+    assert f"tls://127.0.0.1:{here.port}" in here.log(started)
+    assert here.healthy(joined)
+
+
+def test_a_single_job_waits_for_its_scheduler(here: Machine) -> None:
+    pod = documents(KUBERNETES / "job.yaml")[0]["spec"]["job"]["spec"]
+    (_, address) = pod["initContainers"][0]["command"]
+    door = f"127.0.0.1:{free_port()}"
+    words = [sys.executable, str(HEALTH), address.replace("sadih-once-scheduler:8787", door)]
+    waiting = here.start(Command(words), "client")
+    scheduler = in_image(
+        ["dask", "scheduler", "--host=127.0.0.1", "--port=0", f"--dashboard-address={door}"], {}
+    )
+    assert waiting.poll() is None
+    here.start(scheduler, "client")
+    assert waiting.wait(timeout=PATIENCE) == 0
+    assert here.log(waiting) == f"{door}: ok\n"
+
+
+def test_a_run_is_well_while_it_lasts(here: Machine) -> None:
+    assert here.healthy(here.start(in_image(["run", "--settings"], {}), "client"))
+
+
+def test_the_image_speaks_the_words_of_sadih_and_of_dask(here: Machine) -> None:
+    code, said = here.run(in_image(["--version"], {}))
+    assert (code, said.split()[0]) == (0, "sadih,")
+    code, said = here.run(in_image(["dask", "--version"], {}))
+    assert (code, said.split()[0]) == (0, "dask,")

@@ -1,0 +1,140 @@
+"""Kubernetes resources before its schemas and those of the Dask operator, and in its hands."""
+
+import copy
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.deploy.manifests import (
+    KUBERNETES,
+    documents,
+    nightly_pod,
+    operator,
+    operator_makes,
+    standing_cluster,
+)
+from tests.deploy.validators import passes, tool
+
+pytest.importorskip("kubernetes_validate", reason="needs pip install kubernetes-validate")
+pytest.importorskip("dask_kubernetes", reason="needs pip install dask-kubernetes")
+
+MANIFESTS = sorted(set(KUBERNETES.glob("*.yaml")) - {KUBERNETES / "kustomization.yaml"})
+NAMES = [path.name for path in MANIFESTS]
+VERSIONS = ("1.31.0", "1.37.0")
+"""The oldest release in which all of it is stable, and the newest."""
+
+
+def kubernetes_trouble(document: Any, version: str) -> str:
+    import kubernetes_validate as validator
+
+    try:
+        validator.validate(document, version, strict=True)
+    except validator.ValidationError as error:
+        return f"{list(error.path)}: {error.message}"
+    return ""
+
+
+def strict(schema: Any) -> Any:
+    """A schema that refuses what Kubernetes would drop without a word."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: strict(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+def custom_trouble(document: Any) -> str:
+    """What the Dask operator's definitions have against a resource of its kinds."""
+    charts = files("dask_kubernetes") / "operator" / "deployment" / "helm"
+    folder = charts / "dask-kubernetes-operator" / "crds"
+    definition = yaml.safe_load((folder / f"{document['kind'].lower()}.yaml").read_text())
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    spec = strict(schema["properties"]["spec"])
+    errors = jsonschema.Draft202012Validator(spec).iter_errors(document["spec"])
+    return "\n".join(f"{list(error.path)}: {error.message}" for error in errors)
+
+
+def trouble(document: Any) -> str:
+    if document["apiVersion"] == "kubernetes.dask.org/v1":
+        return custom_trouble(document)
+    return "".join(kubernetes_trouble(document, version) for version in VERSIONS)
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=NAMES)
+def test_kubernetes_resources(path: Path) -> None:
+    assert [trouble(one) for one in documents(path)] == ["" for _ in documents(path)]
+
+
+def test_the_validators_can_say_no() -> None:
+    cluster = copy.deepcopy(standing_cluster())
+    cluster["spec"]["worker"]["spec"]["containers"][0]["imag"] = "x"
+    assert "'imag' was unexpected" in trouble(cluster)
+    job = documents(KUBERNETES / "nightly.yaml")[0]
+    job["spec"]["jobTemplate"]["spec"]["backofLimit"] = 1
+    assert "'backofLimit' was unexpected" in trouble(job)
+
+
+def test_kustomize_puts_it_together() -> None:
+    made = list(yaml.safe_load_all(passes(tool("kubectl"), "kustomize", KUBERNETES)))
+    kinds = sorted(one["kind"] for one in made)
+    names = [path for path in MANIFESTS if path.name != "job.yaml"]
+    assert kinds == sorted(["ConfigMap", *(one["kind"] for p in names for one in documents(p))])
+    assert [trouble(one) for one in made] == ["" for _ in made]
+
+
+def test_what_the_operator_makes_of_the_cluster() -> None:
+    scheduler, service, worker = made = list(operator_makes(standing_cluster()))
+    assert [trouble(one) for one in made] == ["", "", ""]
+    # The run's address is the service's; the service, and the network's policy, find the pods.
+    assert (
+        f"--scheduler=tls://{service['metadata']['name']}:8786" in container(nightly_pod())["args"]
+    )
+    labels = scheduler["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    policy = documents(KUBERNETES / "network.yaml")[0]["spec"]["ingress"][0]["from"][0]
+    for one in (scheduler, worker):
+        found = one["spec"]["template"]["metadata"]["labels"]
+        assert policy["podSelector"]["matchLabels"].items() <= found.items()
+    address = f"tls://{service['metadata']['name']}:8786"
+    environment = container(worker["spec"]["template"]["spec"])["env"]
+    assert {"name": "DASK_SCHEDULER_ADDRESS", "value": address} in environment
+
+
+def container(pod: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = pod["containers"][0]
+    return found
+
+
+def test_the_single_job_has_the_pods_of_the_nightly_one() -> None:
+    job = documents(KUBERNETES / "job.yaml")[0]
+    text = yaml.safe_dump(job["spec"]).replace(job["metadata"]["name"], "sadih")
+    spec = yaml.safe_load(text)
+    assert spec["job"]["spec"].pop("initContainers")
+    assert spec == {
+        "job": {"spec": nightly_pod()},
+        "cluster": {"spec": standing_cluster()["spec"]},
+    }
+
+
+@pytest.mark.parametrize("pod", ["scheduler", "worker", "run"])
+def test_pods_have_no_rights(pod: str) -> None:
+    spec = nightly_pod() if pod == "run" else standing_cluster()["spec"][pod]["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert container(spec)["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_the_operator_takes_the_names() -> None:
+    for path in ("cluster.yaml", "job.yaml"):
+        operator().validate_cluster_name(documents(KUBERNETES / path)[0]["metadata"]["name"])
