@@ -26,6 +26,7 @@ from sadih_dask.pipeline.sources import Look, Places, Rows, has_queries, rows_of
 from sadih_dask.runs.workspace import Artefact, Workspace, key_of
 from sadih_dask.storage import CodeStore, FeatureStore
 from sadih_dask.storage.checkpoint import Checkpoint
+from sadih_dask.storage.settle import settle
 
 if TYPE_CHECKING:
     from sadih_dask.estimator import SADIH
@@ -212,6 +213,9 @@ class Ingest(Stage):
         facts = {"rows": poured.n_new, "rows_kept": poured.n_kept, **poured.facts}
         facts["bytes"] = context.look.n_bytes
         context.look_again()
+        for store in (context.database, context.queries if context.places.queries else None):
+            if store is not None:
+                settle(store)  # a run that was killed just after its commit may have left that
         return Made(_stores(context), facts)
 
     def is_there(self, context: Context, outputs: Outputs) -> bool:

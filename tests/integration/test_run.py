@@ -378,7 +378,9 @@ def test_a_cluster_of_processes_gives_the_same_bits(here: Here, place: Path) -> 
     assert processes["fingerprints"] == threads["fingerprints"]
     assert processes["cluster"]["kind"] == "processes"
     assert processes["cluster"]["workers"] == 2
-    one, other = (SADIH.load(place / name / "latest" / "model.sadih") for name in ("runs", "others"))
+    one, other = (
+        SADIH.load(place / name / "latest" / "model.sadih") for name in ("runs", "others")
+    )
     np.testing.assert_array_equal(one.statistics_.gram, other.statistics_.gram)
 
 
