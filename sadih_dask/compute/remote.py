@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from dask.delayed import Delayed
 from distributed import Future
 from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
-from distributed.comm import CommClosedError
+from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
 
 from sadih_dask.compute.blas import limited
