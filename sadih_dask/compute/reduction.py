@@ -12,7 +12,7 @@ import numpy as np
 from sadih_dask.arrays import Array
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import LabelGroups
-from sadih_dask.learning.statistics import Statistics
+from sadih_dask.learning.statistics import Statistics, check_numbers
 
 Partial = TypeVar("Partial", covariant=True)
 
@@ -59,6 +59,7 @@ class Reduction:
         self, features: Array, labels: Array, first_row: int, *, overwrite: bool = False
     ) -> Statistics:
         """Statistics of one block."""
+        check_numbers(features, first_row)
         if self.anchor_map is not None:
             # A product of the same numbers in another memory layout has other last bits.
             features, overwrite = self.anchor_map(np.ascontiguousarray(features)), True

@@ -24,7 +24,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,8 @@ ARTEFACTS, RUNS, LATEST = "artefacts", "runs", "latest"
 CHECKED, REJECTED = "checked.json", "rejected.json"
 DONE, MANIFEST, RECORD, LOG = "done.json", "manifest.json", "record.json", "log.txt"
 KEY_DIGITS = 20
-_LIMIT = 64 << 20
+_LIMIT = 4 << 20
+_FILE_LIMIT = 8 << 30
 
 
 def key_of(*parts: Any) -> str:
@@ -57,6 +58,8 @@ class Artefact:
     files: Files
     stage: str
     key: str
+    digests: dict[str, str] = field(default_factory=dict, compare=False)
+    """SHA-256 of plain files that were written; stores and models have checksums of their own."""
 
     @property
     def folder(self) -> str:
@@ -77,26 +80,44 @@ class Artefact:
     def local_folder(self) -> Iterator[Path]:
         """A folder of this machine; what is written there is part of the artefact afterwards."""
         if isinstance(self.files, LocalFiles):
-            yield Path(self.files.path(self.folder))
+            folder = Path(self.files.path(self.folder))
+            before = set(_plain_files(folder))
+            yield folder
+            for path in _plain_files(folder):
+                if path not in before or path.relative_to(folder).as_posix() in self.digests:
+                    with path.open("rb") as file:
+                        digest = hashlib.file_digest(file, "sha256").hexdigest()
+                    self.digests[path.relative_to(folder).as_posix()] = digest
             return
         with tempfile.TemporaryDirectory(prefix="sadih-") as scratch:
             yield Path(scratch)
-            for path in sorted(Path(scratch).rglob("*")):
-                if path.is_file():
-                    name = path.relative_to(scratch).as_posix()
-                    self.files.write(f"{self.folder}/{name}", [path.read_bytes()])
+            for path in _plain_files(Path(scratch)):
+                self.write(path.relative_to(scratch).as_posix(), path.read_bytes())
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file of it."""
         self.files.write(f"{self.folder}/{name}", [data])
+        self.digests[name] = hashlib.sha256(data).hexdigest()
 
     def read(self, name: str) -> bytes:
         """Read a file of it."""
-        return self.files.read(f"{self.folder}/{name}", _LIMIT)
+        return self.files.read(f"{self.folder}/{name}", _FILE_LIMIT)
+
+    def problems(self) -> Iterator[str]:
+        """Name every plain file that is not what was written."""
+        for name, digest in (self.done() or {}).get("digests", {}).items():
+            try:
+                found = hashlib.sha256(self.files.read(f"{self.folder}/{name}", _FILE_LIMIT))
+            except FileNotFoundError:
+                yield f"{self.url(name)} is missing; run the pipeline again to have it made anew"
+                continue
+            if found.hexdigest() != digest:
+                yield f"{self.url(name)} is damaged; delete {self.folder}/{DONE} and run again"
 
     def finish(self, outputs: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         """Say that everything is there; ``outputs`` is what later stages go by."""
         record = {"stage": self.stage, "key": self.key, "outputs": outputs, "facts": facts}
+        record["digests"] = self.digests
         _write_checked(self.files, f"{self.folder}/{DONE}", record)
         if isinstance(self.files, LocalFiles):
             self.files.sync(self.folder)
@@ -147,8 +168,7 @@ class Workspace:
 
     def artefacts(self, stage: str) -> list[Artefact]:
         """All artefacts of a stage."""
-        found = [name.rpartition("-") for name in self.files.names(ARTEFACTS)]
-        return [self.artefact(name, key) for name, _, key in found if name == stage]
+        return [found for found in self.all_artefacts() if found.stage == stage]
 
     def store_url(self, name: str) -> str:
         """Where a store lies that the configuration gives no place."""
@@ -178,8 +198,13 @@ class Workspace:
         try:
             return _read_checked(self.files, f"{RUNS}/{run}/{MANIFEST}")
         except FileNotFoundError as error:
+            there = self.runs()
+            if run in there:
+                raise IntegrityError(
+                    f"{self.url}/{RUNS}/{run}/{MANIFEST} is missing; delete the rest of that run"
+                ) from error
             raise FormatError(
-                f"{self.url} has no run {run!r}; it has {', '.join(self.runs()) or 'none'}"
+                f"{self.url} has no run {run!r}; it has {', '.join(there) or 'none'}"
             ) from error
 
     def write_record(self, run: str, record: Mapping[str, Any]) -> None:
@@ -252,6 +277,11 @@ class Workspace:
         except FileNotFoundError:
             return []
 
+    def all_artefacts(self) -> list[Artefact]:
+        """Every artefact, finished or not."""
+        names = [name.rpartition("-") for name in self.files.names(ARTEFACTS)]
+        return [self.artefact(stage, key) for stage, _, key in names]
+
     def prune(self, keep: int, current: str) -> list[str]:
         """Remove all but the last complete runs, and artefacts that no run refers to any more.
 
@@ -284,6 +314,18 @@ class Workspace:
             return self.manifest(run)
         except SadihError:
             return {}
+
+
+def _plain_files(folder: Path) -> list[Path]:
+    """Files that have no checksums of their own, at any depth."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file()
+        and path.name != DONE
+        and path.suffix != ".sadih"
+        and not any(part.endswith((".zarr", "scan")) for part in path.relative_to(folder).parts)
+    )
 
 
 def _replace_link(place: Path, target: Path) -> None:

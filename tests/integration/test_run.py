@@ -392,3 +392,30 @@ def test_secrets_stay_out_of_records_and_logs(
     for path in (place / "runs").rglob("*"):
         if path.is_file():
             assert b"hunter2" not in path.read_bytes(), path
+
+
+def test_a_run_directory_is_verified(here: Here, place: Path) -> None:
+    record = run(here, place, "--set", "export.index=flat")
+    assert "intact" in here("verify", place / "runs", "--quiet")[0]
+    artefacts = place / "runs" / "artefacts"
+    targets = [
+        *artefacts.glob("evaluate-*/metrics.json"),
+        *artefacts.glob("export-*/index.faiss"),
+        *artefacts.glob("fit-*/model.sadih"),
+        *artefacts.glob("encode-*/codes.zarr/codes/c.0.0"),
+        place / "runs" / "database.zarr" / "labels" / "c.0",
+        place / "runs" / "runs" / record["id"] / "record.json",
+        place / "runs" / "runs" / record["id"] / "manifest.json",
+    ]
+    for target in targets:
+        before = target.read_bytes()
+        middle = len(before) // 2
+        target.write_bytes(before[:middle] + bytes([before[middle] ^ 1]) + before[middle + 1 :])
+        out, _ = here("verify", place / "runs", "--quiet", code=1)
+        assert out.count("\n") == 1, (target, out)
+        assert target.parent.name in out or target.name in out
+        target.unlink()
+        if target.name != "record.json":  # a killed run has none either
+            assert here("verify", place / "runs", "--quiet", code=1)[0]
+        target.write_bytes(before)
+    assert "intact" in here("verify", place / "runs", "--quiet")[0]

@@ -1,0 +1,36 @@
+"""The driver is killed around commits and resumed; the long version is tests/faults/driver.py."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.driver import Ordeal
+from tests.faults.forks import Forks
+from tests.faults.table import Outcome
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    with Forks(tmp_path_factory.mktemp("forks")) as found:
+        yield found
+
+
+def test_kills_around_renames(tmp_path: Path, forks: Forks) -> None:
+    outcome = Outcome("kill -9 of the driver")
+    ordeal = Ordeal(forks, tmp_path, outcome)
+    step = ordeal.n_renames // 3
+    for place in range(3):
+        ordeal.at_rename("before", place * step + 1)
+        ordeal.at_rename("after", place * step + step // 2)
+    assert outcome.trials == 6
+    assert outcome.ok, outcome.failures
+    assert ordeal.repeated.total() == 0
+
+
+def test_kills_at_random_moments(tmp_path: Path, forks: Forks) -> None:
+    outcome = Outcome("kill -9 of the driver")
+    ordeal = Ordeal(forks, tmp_path, outcome)
+    for share in (0.3, 0.7):
+        ordeal.at_moment(share)
+    assert outcome.ok, outcome.failures
