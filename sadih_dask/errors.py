@@ -20,6 +20,10 @@ class InputError(SadihError, ValueError):
     """Data or a parameter that cannot be used, found before any work was done."""
 
 
+class NoFilesError(InputError):
+    """A pattern that no file matches."""
+
+
 class DtypeError(SadihError, TypeError):
     """An array of a kind that has no numeric meaning here."""
 

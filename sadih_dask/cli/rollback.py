@@ -18,6 +18,8 @@ def command(directory: str, run: str | None) -> None:
     from sadih_dask.runs.workspace import Workspace
 
     workspace = Workspace(directory)
+    if not workspace.runs():  # a lock would make the folder of a mistyped name
+        raise FormatError(f"{workspace.url} has no runs; nothing was changed")
     with workspace.locked():
         before = workspace.latest()
         chosen = run or workspace.previous_complete()

@@ -24,6 +24,7 @@ from sadih_dask.errors import LabelError
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.statistics import canonical_blocks, check_finite, check_numbers
+from sadih_dask.redaction import redact
 from sadih_dask.retrieval.codes import n_bytes, pack
 from sadih_dask.storage import CodeStore, FeatureStore
 from sadih_dask.storage.codes import CodeWriter
@@ -125,7 +126,7 @@ def write_codes(
         n_bits=n_bits,
         model=model,
         id_dtype=_id_dtype(store),
-        source=store.url,
+        source=redact(store.url),
         chunk_rows=_code_chunk_rows(store, block_rows),
         properties=code_properties(store, encoder.array),
         overwrite=overwrite,

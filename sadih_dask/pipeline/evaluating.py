@@ -22,6 +22,7 @@ from sadih_dask.compute.running import Progress
 from sadih_dask.errors import InputError, LabelError, naming
 from sadih_dask.estimator import SADIH
 from sadih_dask.evaluation import evaluate_model
+from sadih_dask.redaction import redact
 from sadih_dask.report import glance
 from sadih_dask.report.measurements import Curve
 from sadih_dask.report.page import WrittenFile, write_report
@@ -177,8 +178,8 @@ def document(model: SADIH, rows: Collection, lengths: Sequence[Length]) -> dict[
     return {
         "model": model.fingerprint_,
         "n_bits": model.hash_function_.n_bits,
-        "queries": rows.queries.url,
-        "database": None if rows.database is None else rows.database.url,
+        "queries": redact(rows.queries.url),
+        "database": None if rows.database is None else redact(rows.database.url),
         "ties": TIE_RULE,
         "lengths": [
             {"n_bits": length.n_bits, "seconds": length.seconds, **length.protocols.to_dict()}
@@ -241,9 +242,9 @@ def write_page(
     found = look_closer(model, rows, lengths, progress)
     drawn = drawings(found)
     saved = [path for drawing in drawn for path in drawing.save(folder / FIGURES)]
-    data: dict[str, object] = {"queries": rows.queries.url}
+    data: dict[str, object] = {"queries": redact(rows.queries.url)}
     if rows.database is not None:
-        data["database"] = rows.database.url
+        data["database"] = redact(rows.database.url)
     figures = WrittenFile.of(folder / FIGURES, "the figures, each as SVG and PDF")
     report = retrieval_report(
         title,

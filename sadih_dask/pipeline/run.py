@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sadih_dask.config import Settings
-from sadih_dask.errors import ConfigError
+from sadih_dask.errors import ConfigError, SadihError
 from sadih_dask.pipeline.gate import judge
 from sadih_dask.pipeline.stages import STAGES, Context, Display, Stage
+from sadih_dask.redaction import redact_values
 from sadih_dask.runs.log import RunLog
 from sadih_dask.runs.record import Record, StageRecord
 from sadih_dask.runs.workspace import Artefact, Workspace
@@ -75,6 +76,7 @@ class _Work:
         self.context = Context(self.pipeline.settings, self.workspace, self.pipeline.display)
         self.record.previous = self.workspace.latest()
         self.keys: dict[str, str] = {}
+        self.concluded = False
 
     def through_all_stages(self) -> None:
         told = self.pipeline.told
@@ -136,7 +138,8 @@ class _Work:
     def _write(self) -> None:
         run, record = str(self.record.id), self.record
         complete = record.outcome == "complete"
-        manifest = {"id": run, "complete": complete, "stages": self.keys, "files": record.files}
+        files = redact_values(record.files)
+        manifest = {"id": run, "complete": complete, "stages": self.keys, "files": files}
         self.workspace.write_manifest(run, manifest)
         self.workspace.write_record(run, record.to_dict())
 
@@ -144,12 +147,16 @@ class _Work:
         """Make the run's folder and set up where tasks run, before the first stage is done."""
         if self.record.id is not None:
             return
-        self.record.id = self.workspace.begin_run()
-        self.log.keep_at(self.workspace, self.record.id)
-        logger.info("run %s of %s", self.record.id, self.pipeline.configuration)
+        self._open_folder()
         self.record.cluster = self.stack.enter_context(self.pipeline.place())
         if dashboard := (self.record.cluster or {}).get("dashboard"):
             self.pipeline.told(f"dashboard: {dashboard}")
+
+    def _open_folder(self) -> None:
+        if self.record.id is None:
+            self.record.id = self.workspace.begin_run()
+            self.log.keep_at(self.workspace, self.record.id)
+            logger.info("run %s of %s", self.record.id, self.pipeline.configuration)
 
     def conclude(self) -> None:
         """Judge the model and, if it is good enough, make it the latest."""
@@ -166,12 +173,13 @@ class _Work:
             record.outcome = "nothing to do" if verdict.passed else "refused"
             self.workspace.write_checked(record.to_dict())
             return
-        self._begin()
+        self._open_folder()
         self._link()
         record.outcome = "complete" if verdict.passed and not rejected else "refused"
         self._write()
         if record.outcome == "complete":
             self.workspace.point_latest_at(str(record.id))
+        self.concluded = True
         for run in self.workspace.prune(self.pipeline.settings.run.keep, str(record.id)):
             logger.info("removed run %s; %d are kept", run, self.pipeline.settings.run.keep)
 
@@ -193,14 +201,23 @@ class _Work:
     def _is_latest(self) -> bool:
         """Whether the latest run consists of just these artefacts."""
         latest = self.record.previous
-        return latest is not None and self.workspace.manifest(latest)["stages"] == self.keys
+        if latest is None:
+            return False
+        return self.workspace.manifest_or_nothing(latest).get("stages") == self.keys
 
     def _latest_record(self) -> Mapping[str, Any] | None:
         """The record of the latest run, unless that is this very model again."""
         latest = self.record.previous
         if latest is None or self._is_latest():
             return None
-        return self.workspace.record(latest)
+        try:
+            found = self.workspace.record(latest)
+        except SadihError as error:
+            found = None
+            logger.warning("%s", error)
+        if found is None:
+            self._remark((f"run {latest} has no readable record, so nothing is compared with it",))
+        return found
 
     def _link(self) -> None:
         """Make what was made reachable from the run's folder."""
@@ -213,11 +230,14 @@ class _Work:
 
     def give_up(self, error: BaseException) -> None:
         """Record a failure, as far as that is still possible."""
-        if self.record.id is None:
+        if self.concluded:  # the result stands; only old runs could not be removed
+            logger.error("%s: %s", type(error).__name__, error)
             return
         interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
         self.record.outcome = "interrupted" if interrupted else "failed"
         self.record.error = f"{type(error).__name__}: {error}"[:2000]
+        if self.record.id is None:
+            return
         logger.error("%s", self.record.error)
         try:
             self._write()
@@ -234,6 +254,9 @@ def plan(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
     for stage in STAGES:
         if not stage.wanted(settings):
             yield {"stage": stage.name, "action": "not asked for"}
+            continue
+        if lacking := stage.lacks():
+            yield {"stage": stage.name, "action": "not possible", "reason": lacking}
             continue
         if before := [name for name in stage.needs if name in waiting]:
             waiting.add(stage.name)

@@ -48,6 +48,11 @@ class Look:
     remarks: tuple[str, ...] = ()
     actions: Mapping[str, tuple[DataFiles | None, Mode | None]] = field(default_factory=dict)
 
+    @property
+    def pending(self) -> bool:
+        """Whether a store lacks rows of its files."""
+        return any(mode is not None for _, mode in self.actions.values())
+
 
 @dataclass(frozen=True)
 class Poured:
@@ -173,7 +178,9 @@ class _FromFiles:
     def look(self, places: Places) -> Look:
         """Compare the files with the stores; ConflictError if that is to be refused."""
         found = [_Store(url, self._compared(files, url)) for url, files in self._sets(places)]
-        actions = {store.url: self._action(store.changes) for store in found}
+        actions = {store.url: self._action(store) for store in found}
+        if places.queries in actions and _number_otherwise(places):
+            actions[places.queries] = "overwrite"
         pending = any(action is not None for action in actions.values())
         state = [s.changes.fingerprint if pending else s.fingerprint() for s in found]
         return Look(
@@ -191,6 +198,8 @@ class _FromFiles:
         new = kept = 0
         facts: dict[str, Any] = {}
         for url, (files, mode) in look.actions.items():
+            if url == places.queries and _number_otherwise(places):
+                mode = self._renumbering(url, files)  # the database was made anew just now
             if mode is None or files is None:
                 continue
             if url == places.queries:
@@ -201,6 +210,15 @@ class _FromFiles:
                 new, kept = done.n_new, done.n_kept
                 facts = {"files": done.n_files, "rows_dropped": done.n_dropped}
         return Poured(new, kept, facts)
+
+    def _renumbering(self, url: str, files: DataFiles | None) -> Mode:
+        """Queries are read again under the numbers that the database gives their classes now."""
+        if files is None or self._compared(files, url).n_gone:
+            raise ConflictError(
+                f"{url} numbers its classes in another way than the database, and not all of its "
+                "files are there to be read again. Put them back, or remove it"
+            )
+        return "overwrite"
 
     def _form_for(self, mode: Mode, url: str) -> dict[str, Any]:
         """A store that is there has its form already."""
@@ -224,25 +242,33 @@ class _FromFiles:
     def _compared(self, files: DataFiles, url: str) -> Changes:
         return compare(files, url, min_age=self.source.min_age)
 
-    def _action(self, changes: Changes) -> Mode | None:
+    def _action(self, store: _Store) -> Mode | None:
         """What is to be done to a store, if anything."""
+        changes = store.changes
         if changes.files is None:
-            if changes.store == "finished":
+            if changes.store == "finished" and (
+                not changes.n_gone or self.source.on_removal == "keep"
+            ):
                 return None
             raise InputError(f"there is no file to read yet: {changes.in_words()}")
         if changes.store == "begun" and not changes.goes_on:
             return "overwrite"  # only half-done work is lost
-        for found, policy in (
-            (changes.altered, self.source.on_change),
+        form = store.other_form(self.form)
+        policies = (
+            (changes.altered or bool(form), self.source.on_change),
             (changes.n_gone > 0, self.source.on_removal),
-        ):
-            if found and policy == "rebuild":
-                return "overwrite"
-            if found and policy == "refuse":
-                raise ConflictError(
-                    f"{changes.url}: {changes.in_words()}. Put the files back, or make the store "
-                    "anew with --set source.on_change=rebuild (or source.on_removal)"
-                )
+        )
+        asked = {policy for found, policy in policies if found}
+        # What is made anew cannot keep rows whose files are gone.
+        if "refuse" in asked or asked >= {"rebuild", "keep"}:
+            words = "; ".join(part for part in (changes.in_words(), form) if part)
+            raise ConflictError(
+                f"{changes.url}: {words}. Put it back as it was, or make the store anew with "
+                "--set source.on_change=rebuild (and source.on_removal=rebuild, without the rows "
+                "of files that are gone)"
+            )
+        if "rebuild" in asked:
+            return "overwrite"
         return "append" if changes.new or changes.store != "finished" else None
 
 
@@ -266,14 +292,35 @@ class _Store:
     url: str
     changes: Changes
 
-    @property
-    def words(self) -> str:
-        """What a user should know about its files."""
-        return self.changes.in_words()
+    def other_form(self, form: Mapping[str, Any]) -> str:
+        """Say in which way a finished store is not of the form that is asked for, if it is not."""
+        if self.changes.store != "finished":
+            return ""
+        store = FeatureStore.open(self.url)
+        found = {
+            "dtype": store.dtype("features").name,
+            "chunk_rows": store.chunk_rows,
+            "compression": store.compression,
+        }
+        other = (f"store.{n} is {found[n]}, not {form[n]}" for n in form if form[n] != found[n])
+        return ", ".join(other)
 
     def fingerprint(self) -> str:
         """Of the rows that are stored."""
         return FeatureStore.open(self.url).fingerprint()
+
+
+def _number_otherwise(places: Places) -> bool:
+    """Whether the same label means another class among the queries than in the database."""
+    if places.queries is None:
+        return False
+    try:
+        stores = [FeatureStore.open(url) for url in (places.database, places.queries)]
+    except (FormatError, IncompleteError):  # one is not there yet: it will follow the other
+        return False
+    database, queries = (store.class_names for store in stores)
+    shorter = min(len(database), len(queries))
+    return database[:shorter] != queries[:shorter]
 
 
 def store_exists(url: str) -> bool:

@@ -8,11 +8,12 @@ artefact: what it finds there it goes on with.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sadih_dask.config import Settings
 from sadih_dask.config.settings import Search
-from sadih_dask.errors import FormatError, IncompleteError
+from sadih_dask.errors import ConflictError, FormatError, IncompleteError, SadihError
 from sadih_dask.pipeline.sources import Look, Places, Rows, has_queries, rows_of
 from sadih_dask.runs.workspace import Artefact, Workspace, key_of
 from sadih_dask.storage import CodeStore, FeatureStore
@@ -31,6 +32,8 @@ from sadih_dask.storage.settle import settle
 if TYPE_CHECKING:
     from sadih_dask.estimator import SADIH
     from sadih_dask.pipeline.evaluating import Collection
+
+logger = logging.getLogger(__name__)
 
 MODEL, CODES, METRICS, INDEX = "model.sadih", "codes.zarr", "metrics.json", "index.faiss"
 TUNING, SCAN, FIGURES, REPORT = "tuning", "scan", "figures", "report.html"
@@ -201,9 +204,8 @@ class Ingest(Stage):
     name, title, needs = "ingest", "Ingesting", ()
 
     def decides(self, context: Context) -> Any:
-        """The sources as they are now, and where their rows go."""
-        places = context.places
-        return [context.look.identity, places.database, places.queries]
+        """The sources as they are now; wherever their rows go, `is_there` looks at them."""
+        return [context.look.identity, context.places.queries is not None]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Bring the stores up to date."""
@@ -220,6 +222,8 @@ class Ingest(Stage):
 
     def is_there(self, context: Context, outputs: Outputs) -> bool:
         """The stores belong to the user as well: somebody may have changed or removed them."""
+        if context.look.pending:  # a file came while others were read
+            return False
         try:
             return _stores(context) == outputs
         except (FormatError, IncompleteError):
@@ -265,6 +269,12 @@ class Fit(Stage):
 
         settings, store = context.settings.model, context.database
         checkpoint = Checkpoint(artefact.url(SCAN))
+        if artefact.holds(self.links(context.settings)):
+            # Written last, so a run was killed just after it.
+            with suppress(SadihError, OSError):
+                model = SADIH.load(artefact.url(MODEL))
+                checkpoint.discard()
+                return self._made(context, model, 0, store.n_rows)
         if settings.search is not None:
             model, n_known = self._search(context, settings.search, artefact, checkpoint), 0
         else:
@@ -324,9 +334,10 @@ class Fit(Stage):
         """Rows that no earlier model has learned from, and the predicted memory of reading them."""
         from sadih_dask.estimator import SADIH
 
-        store = context.database
-        wanted = SADIH(**context.settings.model.parameters)
-        n_left = store.n_rows - self._earlier(context, wanted)[1]
+        store, said = context.database, context.settings.model
+        wanted = SADIH(**said.parameters)
+        n_known = 0 if said.search is not None else self._earlier(context, wanted)[1]
+        n_left = store.n_rows - n_known
         found: dict[str, Any] = {"rows": n_left, "bytes": n_left * _row_bytes(store)}
         if n_left:
             return found | {"memory": wanted.plan(store).total}
@@ -336,18 +347,22 @@ class Fit(Stage):
         """An earlier model whose statistics cover the first rows of the store, most of them."""
         from sadih_dask.estimator import SADIH
 
-        store, best, n_best = context.database, None, 0
+        store, found = context.database, []
         for artefact in context.workspace.artefacts(self.name):
             done = artefact.done()
             known = {} if done is None else done["outputs"]
             if known.get("scan") != _scan_parameters(wanted) or known["n_rows"] > store.n_rows:
                 continue
-            same = store.fingerprint(known["n_rows"], LEARNED_FROM) == known["learned_from"]
-            if same and known["n_rows"] > n_best:
-                best, n_best = artefact, known["n_rows"]
-        if best is None:
-            return wanted, 0
-        return SADIH.load(best.url(MODEL)).set_params(**wanted.get_params()), n_best
+            if store.fingerprint(known["n_rows"], LEARNED_FROM) == known["learned_from"]:
+                found.append((known["n_rows"], artefact))
+        for n_rows, artefact in sorted(found, key=lambda one: -one[0]):
+            try:
+                model = SADIH.load(artefact.url(MODEL))
+            except (SadihError, FileNotFoundError) as error:
+                logger.warning("%s; its rows are read again", error)
+            else:
+                return model.set_params(**wanted.get_params()), n_rows
+        return wanted, 0
 
 
 @contextmanager
@@ -377,9 +392,12 @@ class Encode(Stage):
         """Hash the blocks that have no codes yet."""
         from sadih_dask.pipeline.encoding import encode
 
-        store = context.database
+        store, job = context.database, (context.model, context.database, artefact.url(CODES))
         with context.display.bar(self.title) as bar:
-            done = encode(context.model, store, artefact.url(CODES), progress=bar.over)
+            try:
+                done = encode(*job, progress=bar.over)
+            except ConflictError:  # begun under another plan: the directory was moved since
+                done = encode(*job, overwrite=True, progress=bar.over)
         outputs = {"fingerprint": done.codes.fingerprint(), "n_rows": done.codes.n_rows}
         n_bytes = done.n_rows_encoded * _row_bytes(store)
         kept = store.n_rows - done.n_rows_encoded
@@ -405,7 +423,8 @@ class Evaluate(Stage):
         """The model, the rows on both sides, and the code lengths."""
         outputs, bits = context.outputs, context.settings.evaluation.bits
         rows = [outputs["ingest"]["database"], outputs["ingest"]["queries"]]
-        return [rows, outputs["fit"]["fingerprint"], outputs["fit"]["learned_from"], list(bits)]
+        # Codes of further lengths follow from all parameters, not from this model's own codes.
+        return [rows, context.artefacts["fit"].key, outputs["fit"]["fingerprint"], list(bits)]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Look the queries up under both protocols."""
@@ -489,9 +508,9 @@ class Report(Stage):
         return _lacks("matplotlib", "a report", "report")
 
     def decides(self, context: Context) -> Any:
-        """What was measured, of which model, and the title."""
+        """What was measured, of which model, the names of the classes, and the title."""
         outputs = context.outputs
-        shown = [outputs["fit"]["fingerprint"], outputs["encode"]["fingerprint"]]
+        shown = [outputs["encode"]["fingerprint"], list(context.database.class_names)]
         return [context.artefacts["evaluate"].key, shown, context.settings.report.model_dump()]
 
     def work(self, context: Context, artefact: Artefact) -> Made:

@@ -12,6 +12,8 @@ from sadih_dask.redaction import RedactingFilter
 from sadih_dask.runs.workspace import LOG, RUNS, Workspace
 from sadih_dask.storage.files import LocalFiles
 
+logger = logging.getLogger(__name__)
+
 
 class RunLog(logging.Handler):
     """Collects lines until the run has a folder, then keeps them there.
@@ -61,5 +63,8 @@ class RunLog(logging.Handler):
         self._logger.setLevel(self._level)
         if self._remote is not None:
             workspace, run = self._remote
-            workspace.write_log(run, self._lines())
+            try:
+                workspace.write_log(run, self._lines())
+            except OSError as failure:  # not worth the run, nor hiding why it failed
+                logger.warning("the log of run %s could not be written: %s", run, failure)
         self._text.close()

@@ -35,6 +35,7 @@ from sadih_dask.storage.commit import load_json
 from sadih_dask.storage.files import Files, LocalFiles, connect
 from sadih_dask.storage.holder import read_holder
 from sadih_dask.storage.lock import WriterLock
+from sadih_dask.storage.place import OBJECT_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,6 @@ CHECKED, REJECTED = "checked.json", "rejected.json"
 DONE, MANIFEST, RECORD, LOG = "done.json", "manifest.json", "record.json", "log.txt"
 KEY_DIGITS = 20
 _LIMIT = 4 << 20
-_FILE_LIMIT = 8 << 30
 
 
 def key_of(*parts: Any) -> str:
@@ -101,13 +101,13 @@ class Artefact:
 
     def read(self, name: str) -> bytes:
         """Read a file of it."""
-        return self.files.read(f"{self.folder}/{name}", _FILE_LIMIT)
+        return self.files.read(f"{self.folder}/{name}", OBJECT_BYTES)
 
     def problems(self) -> Iterator[str]:
         """Name every plain file that is not what was written."""
         for name, digest in (self.done() or {}).get("digests", {}).items():
             try:
-                found = hashlib.sha256(self.files.read(f"{self.folder}/{name}", _FILE_LIMIT))
+                found = hashlib.sha256(self.files.read(f"{self.folder}/{name}", OBJECT_BYTES))
             except FileNotFoundError:
                 yield f"{self.url(name)} is missing; run the pipeline again to have it made anew"
                 continue
@@ -143,6 +143,7 @@ class Workspace:
     def __init__(self, url: str | os.PathLike[str]) -> None:
         self.files = connect(url)
         self.url = self.files.url
+        self._lock: WriterLock | None = None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -152,9 +153,11 @@ class Workspace:
         except ConflictError as error:
             said = str(error).replace("is being written by", "is held by another run:")
             raise RunBusyError(f"{said}. This one did nothing") from error
+        self._lock = lock
         try:
             yield
         finally:
+            self._lock = None
             lock.release()
 
     def is_held(self) -> bool:
@@ -237,8 +240,14 @@ class Workspace:
     def latest(self) -> str | None:
         """The id of the last complete run, if there is one."""
         if isinstance(self.files, LocalFiles):
+            place = Path(self.files.path(LATEST))
+            if place.exists() and not place.is_symlink():
+                raise FormatError(
+                    f"{place} is not a link to a run: the directory was copied without links. Copy "
+                    "it with them (cp -a), or remove this and choose a run with: sadih rollback"
+                )
             try:
-                return Path(self.files.path(LATEST)).readlink().name
+                return place.readlink().name
             except FileNotFoundError:
                 return None
         try:
@@ -247,7 +256,9 @@ class Workspace:
             return None
 
     def point_latest_at(self, run: str) -> None:
-        """Move `latest` in one step."""
+        """Move `latest` in one step; ConflictError if another run has taken the lock over."""
+        if self._lock is not None:
+            self._lock.check()
         if isinstance(self.files, LocalFiles):
             _replace_link(Path(self.files.path(LATEST)), Path(RUNS, run))
             self.files.sync("")
@@ -258,16 +269,19 @@ class Workspace:
         """The last complete run before the latest."""
         latest = self.latest()
         older = [run for run in self.runs() if latest is not None and run < latest]
+        unwanted = self.rejected()
         for run in reversed(older):
-            if self.manifest(run).get("complete"):
+            manifest = self.manifest_or_nothing(run)
+            if manifest.get("complete") and manifest["stages"] not in unwanted:
                 return run
         raise FormatError(f"{self.url} has no complete run before {latest}; nothing was changed")
 
     def reject_after(self, chosen: str) -> None:
         """Remember the results of all complete runs after one as rolled back; its own is not."""
-        stages = {run: self.manifest(run)["stages"] for run in self.runs() if run >= chosen}
-        wanted = stages.pop(chosen)
-        rejected = [*self.rejected(), *stages.values()]
+        wanted = self.manifest(chosen)["stages"]
+        later = [self.manifest_or_nothing(run) for run in self.runs() if run > chosen]
+        undone = [manifest["stages"] for manifest in later if manifest.get("complete")]
+        rejected = [*self.rejected(), *undone]
         self._write(REJECTED, {"stages": [keys for keys in rejected if keys != wanted]})
 
     def rejected(self) -> list[dict[str, str]]:
@@ -288,12 +302,15 @@ class Workspace:
         The current run stays, whatever became of it, and so does the latest.
         """
         latest = self.latest()
-        manifests = {run: self._manifest_or_nothing(run) for run in self.runs()}
+        manifests = {run: self.manifest_or_nothing(run) for run in self.runs()}
         complete = [run for run, manifest in manifests.items() if manifest.get("complete")]
         kept = {*complete[-keep:], current} | ({latest} if latest else set())
         removed = [run for run in manifests if run not in kept]
         for run in removed:
             self.files.delete(f"{RUNS}/{run}")
+        if not all(manifests.get(run) for run in kept):
+            logger.warning("a run that is kept has no readable manifest: all artefacts stay")
+            return removed
         used = {
             f"{stage}-{key}"
             for run in kept
@@ -309,7 +326,8 @@ class Workspace:
     def _write(self, key: str, record: Mapping[str, Any]) -> None:
         _write_checked(self.files, key, record)
 
-    def _manifest_or_nothing(self, run: str) -> dict[str, Any]:
+    def manifest_or_nothing(self, run: str) -> dict[str, Any]:
+        """Return the manifest of a run, empty if it is damaged or gone."""
         try:
             return self.manifest(run)
         except SadihError:

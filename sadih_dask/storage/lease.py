@@ -49,7 +49,8 @@ class Lease:
             holder = read_holder(self._files)
             if holder is not None:
                 self._wait_for_its_end(holder)
-                self._files.delete(LOCK_KEY)
+                if read_holder(self._files) == holder:  # nobody else was faster
+                    self._files.delete(LOCK_KEY)
         raise refusal(self._files.url, read_holder(self._files))
 
     def release(self) -> None:

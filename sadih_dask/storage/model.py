@@ -18,6 +18,7 @@ from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.objective import Objective
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.learning.trace import Record, Trace
+from sadih_dask.redaction import redact
 from sadih_dask.storage.archive import read_archive, write_archive
 from sadih_dask.storage.features import FeatureStore
 
@@ -44,7 +45,7 @@ class Coverage:
     def of(cls, store: FeatureStore) -> Coverage:
         """All rows of a store."""
         fingerprint = store.fingerprint(arrays=_LEARNED_FROM)
-        return cls(store.url, store.n_rows, fingerprint, np.zeros(0, np.int64))
+        return cls(redact(store.url), store.n_rows, fingerprint, np.zeros(0, np.int64))
 
     def is_prefix_of(self, store: FeatureStore) -> bool:
         """Whether the store begins with just these rows."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sadih_dask.errors import ConflictError
+from sadih_dask.errors import ConflictError, NoFilesError
 from sadih_dask.storage.commit import Commit
 from sadih_dask.storage.features import KIND, SCHEMA
 from sadih_dask.storage.files import Files, LocalFiles, connect
@@ -110,7 +110,12 @@ def compare(
     """
     place = connect(url, storage_options)
     found = existing(place)
-    settled, too_young = pass_over_young(files, min_age)
+    try:
+        settled, too_young = pass_over_young(files, min_age)
+    except NoFilesError:
+        if found is None or not found.complete:
+            raise
+        settled, too_young = None, ()  # all were taken away after their ingestion
     seen = look_at_none(files) if settled is None else look(settled)
     record = None if found is None else Provenance.from_properties(found.properties, place.url)
     known = record if found is not None and found.complete and record is not None else NOTHING

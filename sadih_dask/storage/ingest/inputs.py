@@ -23,7 +23,7 @@ from sadih_dask.storage.sources import (
 from sadih_dask.storage.sources.classes import Classes
 from sadih_dask.storage.sources.contract import DEFAULT_MEMORY_LIMIT
 from sadih_dask.storage.sources.features import View
-from sadih_dask.storage.sources.shards import JoinedRows, Paths, expand
+from sadih_dask.storage.sources.shards import JoinedLists, JoinedRows, Paths, expand
 from sadih_dask.storage.sources.variables import is_named_for
 
 Unlabelled = Literal["error", "drop"]
@@ -141,6 +141,8 @@ def open_inputs(files: DataFiles, known: Sequence[str] | None = None) -> Inputs:
     if files.thumbnails is not None:
         thumbnails = open_thumbnails(files.thumbnails, n_rows=n_rows)
     labels = _open_labels(files, features)
+    if labels is not None and files.labels is None:
+        _check_shards(features, labels)
     if labels is not None and known is not None:
         labels = _continue_classes(labels, tuple(known), given=files.class_names is not None)
     return Inputs(features, labels, ids, thumbnails)
@@ -151,6 +153,18 @@ def parts_of(source: RowSource) -> tuple[RowSource, ...]:
     while isinstance(source, View):
         source = source.inner
     return source.parts if isinstance(source, JoinedRows) else (source,)
+
+
+def _check_shards(features: RowSource, labels: LabelSource) -> None:
+    """Labels that lie beside the features must be as many in every file, not only in all."""
+    source = labels.raw.source
+    rows = source.parts if isinstance(source, JoinedRows | JoinedLists) else (source,)
+    for mine, theirs in zip(parts_of(features), rows, strict=True):
+        if mine.n_rows != theirs.n_rows:
+            raise LabelError(
+                f"{theirs.origin}: has labels for {theirs.n_rows:,} rows, but {mine.origin} has "
+                f"{mine.n_rows:,}. Write the file again."
+            )
 
 
 def _open_labels(files: DataFiles, features: RowSource) -> LabelSource | None:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sadih_dask.errors import DtypeError, InputError
+from sadih_dask.errors import DtypeError, InputError, NoFilesError
 from sadih_dask.storage.sources.contract import (
     Block,
     Origin,
@@ -42,7 +42,7 @@ def expand(paths: Paths) -> tuple[str, ...]:
         if _MAGIC.search(item) and (is_url(item) or not Path(item).exists()):
             matching = sorted(matches(item), key=_natural)
             if not matching:
-                raise InputError(f"{item}: no file matches. Check the pattern and the folder.")
+                raise NoFilesError(f"{item}: no file matches. Check the pattern and the folder.")
             found += matching
         else:
             found.append(item)
