@@ -80,6 +80,7 @@ def main() -> NoReturn:
     except (SadihError, OSError) as error:
         _say(redact(in_words_of_the_command_line(str(error))))
         sys.exit(_exit_code(error))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all is done; the interpreter may take a moment
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("directory")
 @click.argument("first", metavar="A")
-@click.argument("second", metavar="B", default="latest")
+@click.argument("second", metavar="[B]", default="latest")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as a JSON object.")
 def command(directory: str, first: str, second: str, as_json: bool) -> None:
     """Show what changed from run A to run B of DIRECTORY: settings, data, versions and metrics.
@@ -65,8 +65,12 @@ def _print(title: str, differences: Iterable[Difference]) -> None:
     click.echo(f"\n{title}")
     width = max(len(row.what) for row in rows)
     for row in rows:
-        change = "" if row.change is None else f"  {row.change:+.4f}"
+        change = "" if row.change is None else f"  {_signed(row.change)}"
         click.echo(f"  {row.what:<{width}}  {_short(row.first)} -> {_short(row.second)}{change}")
+
+
+def _signed(change: float) -> str:
+    return f"{change:+,.0f}" if change.is_integer() and change else f"{change:+.4f}"
 
 
 def _short(value: Any) -> str:

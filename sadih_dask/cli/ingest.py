@@ -72,7 +72,7 @@ _APPEND = (
 def command(
     sources: tuple[str, ...], store: str, quiet: bool, min_age: float, **chosen: Any
 ) -> None:
-    r"""Pour feature files into STORE, with their labels.
+    """Pour feature files into STORE, with their labels.
 
     \b
     sadih ingest x.npy s.zarr --labels y.npy
@@ -83,7 +83,7 @@ def command(
     Without --labels, labels are taken from the same files if one variable is named like labels.
     An interrupted ingestion goes on when the same command is repeated; with --append, files that
     are in the store already are passed over, and the new rows are added all at once.
-    """
+    """  # noqa: D301 - click reads this escape
     from sadih_dask.storage.ingest import ingest
     from sadih_dask.storage.ingest.young import pass_over_young
 
@@ -121,12 +121,15 @@ def _places(
     store: str, queries: str | None, fraction: float | None, seed: int
 ) -> dict[str, HoldOut | None]:
     """Return the stores to be filled, and which part of the rows goes into each."""
+    from sadih_dask.storage.files import connect
     from sadih_dask.storage.ingest import HoldOut
 
     if queries is None and fraction is None:
         return {store: None}
     if queries is None or fraction is None:
         raise click.UsageError("--hold-out and --queries belong together: give both or none")
+    if connect(store).url == connect(queries).url:
+        raise click.UsageError("--queries is STORE itself; held-out rows need a store of their own")
     return {
         store: HoldOut(fraction, seed, "database"),
         queries: HoldOut(fraction, seed, "queries"),

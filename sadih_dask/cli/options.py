@@ -14,6 +14,7 @@ import click
 from sadih_dask import cluster
 from sadih_dask.cli.progress import Bar
 from sadih_dask.cluster import ClusterSettings, Place
+from sadih_dask.cluster.security import check_address
 from sadih_dask.errors import InputError
 from sadih_dask.redaction import RedactingFilter
 
@@ -110,6 +111,15 @@ class Running:
         if given:
             said["tls"] = replace(settings.tls, generate=False, **given)
         return replace(settings, **said)
+
+    def check(self, settings: ClusterSettings) -> None:
+        """Refuse what cannot be connected to, before anything is begun."""
+        chosen = self.over(settings)
+        if chosen.kind == "scheduler":
+            try:
+                check_address(chosen.address or "", chosen.allow_plain_tcp)
+            except InputError as error:
+                raise click.UsageError(str(error)) from error
 
     @contextmanager
     def prepared(self, settings: ClusterSettings | None = None) -> Iterator[Place]:

@@ -63,9 +63,10 @@ class Bar:
         speed = self._speed(now)
         left = f", {_clock((total - now) / speed)} left" if speed > 0 and now < total else ""
         elapsed = _clock(time.monotonic() - self._began)
+        pace = f"{speed:,.0f} {self._unit}/s, " if speed > 0 else ""  # unknown after one report
         click.echo(
             f"{self._title}: {now:,.0f} of {total:,.0f} {self._unit} ({now / total:.0%}), "
-            f"{speed:,.0f} {self._unit}/s, {elapsed} elapsed{left}",
+            f"{pace}{elapsed} elapsed{left}",
             err=True,
         )
 

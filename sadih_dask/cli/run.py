@@ -58,7 +58,7 @@ def command(
     as_json: bool,
     **running: Any,
 ) -> int:
-    r"""Bring a collection up to date as the TOML file CONFIG says: codes, metrics, a report.
+    """Bring a collection up to date as the TOML file CONFIG says: codes, metrics, a report.
 
     \b
     sadih run pipelines/digits.toml
@@ -71,11 +71,12 @@ def command(
     Exit codes: 0 done, or nothing to do; 1 bad data or damage; 2 wrong usage or configuration; 3
     the quality gate refused the model; 4 the cluster failed; 5 another run is at work; 130
     interrupted.
-    """
+    """  # noqa: D301 - click reads this escape
     from sadih_dask.config import load
 
     settings = load(configuration, overrides)
     setting = options.Running(**running)
+    setting.check(settings.cluster.chosen)
     from sadih_dask.pipeline.run import Pipeline, plan
 
     pipeline = Pipeline(

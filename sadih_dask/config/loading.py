@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from sadih_dask.config.settings import Settings
+from sadih_dask.config.settings import Model, Settings
 from sadih_dask.errors import ConfigError
 
 PREFIX = "SADIH__"
@@ -197,12 +197,10 @@ def _describe_section(section: type[BaseModel], at: str) -> Iterator[str]:
     yield f"# {(section.__doc__ or '').strip()}"
     yield f"[{at}]"
     for name, field in section.model_fields.items():
-        inner = next(_sections(field.annotation), None)
-        if inner is not None:
-            continue
-        default = "" if field.is_required() else f"  [default: {_toml(field.default)}]"
-        words = _words(field.annotation)
-        yield f"{name:<16} # {field.description or words}{default}"
+        if next(_sections(field.annotation), None) is None:
+            words = " | ".join(_words(field.annotation))
+            about = "; ".join(part for part in (field.description, words) if part)
+            yield f"{name:<18}# {about}{_default(section, name, field)}"
     for name, field in section.model_fields.items():
         inner = next(_sections(field.annotation), None)
         if inner is not None:
@@ -210,11 +208,26 @@ def _describe_section(section: type[BaseModel], at: str) -> Iterator[str]:
             yield from _describe_section(inner, f"{at}.{name}")
 
 
-def _words(annotation: Any) -> str:
-    return " | ".join(map(repr, get_args(annotation))) if get_origin(annotation) is Literal else ""
+def _words(annotation: Any) -> Iterator[str]:
+    """The words that a setting may be, if it is one of several."""
+    if get_origin(annotation) is Literal:
+        yield from map(repr, get_args(annotation))
+    elif get_origin(annotation) in (Union, UnionType, Annotated):
+        for argument in get_args(annotation):
+            yield from _words(argument)
 
 
-def _toml(value: Any) -> str:
-    if value is None:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+def _default(section: type[BaseModel], name: str, field: Any) -> str:
+    """What holds where nothing is said; parameters of the model are the estimator's."""
+    if field.is_required():
+        return ""
+    value = field.default
+    if section is Model and name != "search":
+        from inspect import signature
+
+        from sadih_dask.estimator import SADIH
+
+        value = signature(SADIH).parameters[name].default
+    if value is None or value in ((), {}):
+        return ""
+    return f"  [default: {str(value).lower() if isinstance(value, bool) else repr(value)}]"

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sadih_dask.cluster import settings as cluster
+from sadih_dask.cluster.security import check_address
 from sadih_dask.cluster.settings import ClusterSettings
 from sadih_dask.learning.encoders import EncoderKind
 from sadih_dask.learning.similarity import SimilarityKind
@@ -20,7 +21,8 @@ from sadih_dask.parameters import CHOICES
 
 
 def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+    """One value is a list of one."""
+    return [value] if isinstance(value, str | int | float) else value
 
 
 def _none_if_said(value: Any) -> Any:
@@ -32,7 +34,10 @@ Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 Count: TypeAlias = Annotated[int, Field(ge=1, strict=True)]
 Weight: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-OneOrMoreWeights: TypeAlias = Annotated[tuple[Weight, ...], Field(min_length=1)]
+Counts: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(_as_list)]
+OneOrMoreWeights: TypeAlias = Annotated[
+    tuple[Weight, ...], Field(min_length=1), BeforeValidator(_as_list)
+]
 
 
 class Section(BaseModel):
@@ -48,7 +53,7 @@ class Run(Section):
         str, Field(min_length=1, description="folder (or s3:// URL) of the runs and what they make")
     ]
     keep: Annotated[
-        int, Field(ge=1, description="complete runs that are kept, the latest among them")
+        Count, Field(description="complete runs that are kept, the latest among them")
     ] = 5
 
 
@@ -144,6 +149,12 @@ class Store(Section):
         Literal["none", "zstd"] | None, Field(description="compression of the chunks")
     ] = None
 
+    @model_validator(mode="after")
+    def _two_stores(self) -> Store:
+        if self.url is not None and self.url == self.queries_url:
+            raise ValueError("url and queries_url are the same; queries need a store of their own")
+        return self
+
 
 class Search(Section):
     """Parameters to choose by cross-validation, each a list, in one scan of the data."""
@@ -151,7 +162,8 @@ class Search(Section):
     folds: Annotated[int, Field(ge=2, description="parts that are left out in turn")] = 5
     queries: Annotated[Count, Field(description="rows of each part that are looked up")] = 1000
     n_bits: Annotated[
-        tuple[Count, ...] | None, Field(description="code lengths to try; by default model.n_bits")
+        Annotated[Counts, Field(min_length=1)] | None,
+        Field(description="code lengths to try; by default model.n_bits"),
     ] = None
     alpha: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
     beta: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
@@ -219,7 +231,7 @@ class Evaluation(Section):
     """How the queries are looked up."""
 
     bits: Annotated[
-        tuple[Count, ...], Field(description="further code lengths, solved from the statistics")
+        Counts, Field(description="further code lengths, solved from the statistics")
     ] = ()
 
 
@@ -298,7 +310,13 @@ class Cluster(Section):
     @model_validator(mode="after")
     def _can_be(self) -> Cluster:
         """Refuse what no cluster can be, before anything starts."""
-        self.chosen  # noqa: B018 - it is made to see whether it can be
+        chosen = self.chosen
+        if self.memory_limit is not None:
+            from dask.utils import parse_bytes
+
+            parse_bytes(self.memory_limit)
+        if chosen.kind == "scheduler":
+            check_address(chosen.address or "", chosen.allow_plain_tcp)
         return self
 
     @property

@@ -93,9 +93,11 @@ class _Work:
                 self._note(StageRecord(stage.name, "reused", "nothing has changed", key))
                 continue
             self._begin()
+            began = time.perf_counter()  # without starting a cluster
             told(f"[{number}/{len(wanted)}] {stage.name}")
             made = stage.work(self.context, artefact.begin())
             self.context.outputs[stage.name] = made.outputs
+            self._remark(made.remarks)
             key = self._settle(stage, artefact)
             self.context.artefacts[stage.name].finish(made.outputs, made.facts)
             seconds = time.perf_counter() - began
@@ -181,7 +183,7 @@ class _Work:
             self.workspace.point_latest_at(str(record.id))
         self.concluded = True
         for run in self.workspace.prune(self.pipeline.settings.run.keep, str(record.id)):
-            logger.info("removed run %s; %d are kept", run, self.pipeline.settings.run.keep)
+            logger.info("removed the old run %s", run)
 
     def _sum_up(self) -> None:
         """What the record says of the whole."""
@@ -251,6 +253,8 @@ def plan(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
     workspace = Workspace(settings.run.directory)
     context = Context(settings, workspace, pipeline.display)
     waiting: set[str] = set()
+    for remark in context.look.remarks:
+        pipeline.told(remark)
     for stage in STAGES:
         if not stage.wanted(settings):
             yield {"stage": stage.name, "action": "not asked for"}

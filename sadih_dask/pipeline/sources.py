@@ -18,6 +18,7 @@ from sadih_dask.config.settings import (
 from sadih_dask.errors import ConflictError, FormatError, IncompleteError, InputError
 from sadih_dask.storage import FeatureStore
 from sadih_dask.storage.ingest import Changes, DataFiles, HoldOut, Mode, compare, ingest
+from sadih_dask.storage.ingest.changes import expected
 from sadih_dask.storage.sources import read_class_names
 
 Progress = Callable[[int, int], None]
@@ -185,8 +186,8 @@ class _FromFiles:
         state = [s.changes.fingerprint if pending else s.fingerprint() for s in found]
         return Look(
             ["files", pending, state, self.form],
-            sum(s.changes.n_new_rows for s in found),
-            sum(s.changes.n_new_bytes for s in found),
+            sum(s.to_read(actions[s.url])[0] for s in found),
+            sum(s.to_read(actions[s.url])[1] for s in found),
             tuple(
                 dict.fromkeys(f"source: {words}" for s in found if (words := s.changes.in_words()))
             ),
@@ -226,7 +227,7 @@ class _FromFiles:
 
     def _sets(self, places: Places) -> Iterator[tuple[str, DataFiles]]:
         said = self.source
-        options: dict[str, Any] = said.model_dump(include=set(_READING))
+        options: dict[str, Any] = {"labelled": True, **said.model_dump(include=set(_READING))}
         if said.class_names is not None:
             options["class_names"] = read_class_names(Path(said.class_names))
         if said.hold_out is not None and places.queries is not None:
@@ -304,6 +305,13 @@ class _Store:
         }
         other = (f"store.{n} is {found[n]}, not {form[n]}" for n in form if form[n] != found[n])
         return ", ".join(other)
+
+    def to_read(self, mode: Mode | None) -> tuple[int, int]:
+        """Rows and bytes that have to be read."""
+        files = self.changes.files
+        if mode != "overwrite" or files is None:
+            return self.changes.n_new_rows, self.changes.n_new_bytes
+        return expected(files, files.names("features"))
 
     def fingerprint(self) -> str:
         """Of the rows that are stored."""

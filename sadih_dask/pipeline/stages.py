@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,6 +32,7 @@ from sadih_dask.storage.settle import settle
 if TYPE_CHECKING:
     from sadih_dask.estimator import SADIH
     from sadih_dask.pipeline.evaluating import Collection
+    from sadih_dask.report.retrieval import Length
 
 logger = logging.getLogger(__name__)
 
@@ -137,10 +138,11 @@ class Context:
 
 @dataclass(frozen=True)
 class Made:
-    """What a stage made: what later stages go by, and what a record says about it."""
+    """What a stage made: what later stages go by, what a record says, what a user should know."""
 
     outputs: Outputs
     facts: Mapping[str, Any]
+    remarks: tuple[str, ...] = ()
 
 
 class Stage(ABC):
@@ -232,7 +234,9 @@ class Ingest(Stage):
     def forecast(self, context: Context) -> Mapping[str, Any]:
         """Rows and bytes that the stores do not have yet."""
         look = context.look
-        return {"rows": look.n_new, "bytes": look.n_bytes}
+        anew = any(mode == "overwrite" for _, mode in look.actions.values())
+        reason = {"reason": "all files are read anew"} if anew else {}
+        return {"rows": look.n_new, "bytes": look.n_bytes, **reason}
 
 
 def _stores(context: Context) -> Outputs:
@@ -441,7 +445,21 @@ class Evaluate(Stage):
             }
             for length in lengths
         }
-        return Made({"metrics": metrics}, {"rows": context.queries.n_rows})
+        return Made(
+            {"metrics": metrics}, {"rows": context.queries.n_rows}, self._odd(context, lengths)
+        )
+
+    @staticmethod
+    def _odd(context: Context, lengths: Sequence[Length]) -> tuple[str, ...]:
+        """Queries that have nothing to find are probably labelled in another way."""
+        found = lengths[0].protocols.learned
+        if not found.n_without_relevant:
+            return ()
+        names = [", ".join(store.class_names[:5]) for store in (context.queries, context.database)]
+        return (
+            f"{found.n_without_relevant} of {found.n_queries} queries have no relevant row in the "
+            f"database; classes of the queries begin with {names[0]}, of the database {names[1]}",
+        )
 
 
 def _known(numbers: Mapping[str, float]) -> dict[str, float | None]:

@@ -51,9 +51,11 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
 
     before = (first.get("metrics") or {}).get("lengths", {})
     after = (second.get("metrics") or {}).get("lengths", {})
+    sizes = (Difference(name, first.get(name), second.get(name)) for name in ("rows", "queries"))
+    data = [size for size in sizes if size.first != size.second]
     return Comparison(
         differing("settings"),
-        differing("fingerprints"),
+        (*data, *differing("fingerprints")),
         tuple(_pairs(before, after)),
         differing("versions"),
     )

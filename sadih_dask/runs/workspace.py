@@ -22,6 +22,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ ARTEFACTS, RUNS, LATEST = "artefacts", "runs", "latest"
 CHECKED, REJECTED = "checked.json", "rejected.json"
 DONE, MANIFEST, RECORD, LOG = "done.json", "manifest.json", "record.json", "log.txt"
 KEY_DIGITS = 20
+_RUN = re.compile(r"\d{8}T\d{6}Z(-\d+)?")
 _LIMIT = 4 << 20
 
 
@@ -105,7 +107,14 @@ class Artefact:
 
     def problems(self) -> Iterator[str]:
         """Name every plain file that is not what was written."""
-        for name, digest in (self.done() or {}).get("digests", {}).items():
+        done = self.done() or {}
+        there = set(self.files.names(self.folder))
+        for name in done.get("names", []):
+            if name not in there:
+                yield f"{self.url(name)} is missing; run the pipeline again to have it made anew"
+        for name, digest in done.get("digests", {}).items():
+            if name.split("/")[0] not in there:
+                continue
             try:
                 found = hashlib.sha256(self.files.read(f"{self.folder}/{name}", OBJECT_BYTES))
             except FileNotFoundError:
@@ -118,6 +127,7 @@ class Artefact:
         """Say that everything is there; ``outputs`` is what later stages go by."""
         record = {"stage": self.stage, "key": self.key, "outputs": outputs, "facts": facts}
         record["digests"] = self.digests
+        record["names"] = [n for n in self.files.names(self.folder) if n not in (DONE, "scan")]
         _write_checked(self.files, f"{self.folder}/{DONE}", record)
         if isinstance(self.files, LocalFiles):
             self.files.sync(self.folder)
@@ -190,7 +200,7 @@ class Workspace:
 
     def runs(self) -> list[str]:
         """All runs, oldest first."""
-        return sorted(name for name in self.files.names(RUNS) if not name.startswith("."))
+        return sorted(filter(_RUN.fullmatch, self.files.names(RUNS)))
 
     def write_manifest(self, run: str, manifest: Mapping[str, Any]) -> None:
         """Write which artefacts a run consists of."""
@@ -297,15 +307,18 @@ class Workspace:
         return [self.artefact(stage, key) for stage, _, key in names]
 
     def prune(self, keep: int, current: str) -> list[str]:
-        """Remove all but the last complete runs, and artefacts that no run refers to any more.
+        """Remove old runs, and artefacts that no complete run refers to any more.
 
-        The current run stays, whatever became of it, and so does the latest.
+        So many complete runs stay, the latest among them, and what the last so many of the others
+        left to read: their records and logs.
         """
         latest = self.latest()
         manifests = {run: self.manifest_or_nothing(run) for run in self.runs()}
         complete = [run for run, manifest in manifests.items() if manifest.get("complete")]
         kept = {*complete[-keep:], current} | ({latest} if latest else set())
-        removed = [run for run in manifests if run not in kept]
+        others = [run for run in manifests if run not in complete and run not in kept]
+        readable = {run for run in others[-keep:] if manifests[run]}
+        removed = [run for run in manifests if run not in kept | readable]
         for run in removed:
             self.files.delete(f"{RUNS}/{run}")
         if not all(manifests.get(run) for run in kept):

@@ -228,7 +228,7 @@ def test_only_so_many_runs_are_kept(here: Here, place: Path) -> None:
     assert workspace.runs() == ids[1:]
     assert len(workspace.artefacts("fit")) == 3
     out, _ = here("runs", place / "runs")
-    assert ids[0] not in out
+    assert ids[0] not in out.split()
 
 
 def test_the_report(here: Here, place: Path) -> None:
@@ -419,3 +419,93 @@ def test_a_run_directory_is_verified(here: Here, place: Path) -> None:
             assert here("verify", place / "runs", "--quiet", code=1)[0]
         target.write_bytes(before)
     assert "intact" in here("verify", place / "runs", "--quiet")[0]
+
+
+def test_an_emptied_drop_folder_is_nothing_to_do(here: Here, place: Path) -> None:
+    run(here, place)
+    (place / "incoming" / "a.npz").unlink()
+    record = run(here, place)
+    assert record["outcome"] == "nothing to do"
+    assert "a.npz" in record["remarks"][0]
+    here("run", place / "pipeline.toml", "--set", "source.on_removal=refuse", code=1)
+
+
+def test_labels_must_fit_every_file(here: Here, place: Path) -> None:
+    for name, n_labels in (("b", 101), ("c", 99)):
+        features = np.zeros((100, 16), np.float32)
+        np.savez(place / "incoming" / name, features=features, labels=np.arange(n_labels) % 5)
+    _, err = here("run", place / "pipeline.toml", code=1)
+    assert "b.npz" in err
+    assert "101" in err
+
+
+def test_files_without_labels_are_refused_before_anything_is_written(
+    here: Here, place: Path
+) -> None:
+    (place / "incoming" / "a.npz").unlink()
+    np.savez(place / "incoming" / "b.npz", features=np.zeros((10, 16), np.float32))
+    _, err = here("run", place / "pipeline.toml", code=1)
+    assert "source.labels" in err
+    assert not (place / "runs" / "database.zarr").exists()
+
+
+def test_a_failure_before_the_first_stage_is_in_the_json(here: Here, place: Path) -> None:
+    run(here, place)
+    drop(place / "incoming", "a", 1400, 7)
+    record = run(here, place, code=1)
+    assert record["outcome"] == "failed"
+    assert "a.npz" in record["error"]
+
+
+def test_queries_with_nothing_to_find_are_remarked(here: Here, place: Path) -> None:
+    np.save(place / "q.npy", np.zeros((7, 16), np.float32))
+    np.save(place / "q_labels.npy", np.full(7, 77))
+    path = place / "pipeline.toml"
+    path.write_text(
+        path.read_text().replace(
+            "hold_out = 0.1",
+            f'[source.queries]\nfeatures = "{place}/q.npy"\nlabels = "{place}/q_labels.npy"',
+        )
+    )
+    (remark,) = run(here, place)["remarks"]
+    assert "7 of 7 queries have no relevant row" in remark
+
+
+def test_a_file_that_comes_while_others_are_read_is_read_next(
+    here: Here, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sadih_dask.pipeline import sources
+
+    real = sources.ingest
+
+    def slow(*words: Any, **options: Any) -> Any:
+        found = real(*words, **options)
+        if not (place / "incoming" / "b.npz").exists():
+            drop(place / "incoming", "b", 600, 2)
+        return found
+
+    monkeypatch.setattr(sources, "ingest", slow)
+    run(here, place)
+    monkeypatch.setattr(sources, "ingest", real)
+    record = run(here, place)
+    assert record["rows"] + record["queries"] == 2100
+
+
+def test_a_plain_address_elsewhere_is_refused_before_anything(here: Here, place: Path) -> None:
+    for words in (
+        ("--scheduler", "tcp://192.0.2.1:8786"),
+        ("--set", "cluster.kind=scheduler", "--set", "cluster.address=tcp://192.0.2.1:8786"),
+    ):
+        _, err = here("run", place / "pipeline.toml", *words, code=2)
+        assert "allow_plain_tcp" in err
+    _, err = here("run", place / "pipeline.toml", "--set", "cluster.memory_limit=4Gigs", code=2)
+    assert "memory_limit" in err or "cluster" in err
+    assert not (place / "runs").exists()
+
+
+def test_a_moved_directory_is_still_up_to_date(here: Here, place: Path) -> None:
+    first = run(here, place)
+    (place / "runs").rename(place / "moved")
+    record = run(here, place, "--set", f"run.directory={place / 'moved'}")
+    assert record["outcome"] == "nothing to do"
+    assert record["id"] == first["id"]

@@ -122,7 +122,7 @@ def compare(
     known.check_appendable(place.url)
     changed, new, unchanged = _sorted_out(known, seen)
     gone = known.gone([*seen.features, *(look(files).features if too_young else ())])
-    n_rows, n_bytes = (0, 0) if settled is None else _expected(settled, new)
+    n_rows, n_bytes = (0, 0) if settled is None else expected(settled, new)
     return Changes(
         url=place.url,
         store="absent" if found is None else "finished" if found.complete else "begun",
@@ -169,8 +169,8 @@ def _reads_otherwise(
     return files.class_names is not None and list(files.class_names)[: len(names)] != names
 
 
-def _expected(files: DataFiles, new: Sequence[str]) -> tuple[int, int]:
-    """Return rows and bytes of new files; of many, some are opened and stand for the others."""
+def expected(files: DataFiles, new: Sequence[str]) -> tuple[int, int]:
+    """Return rows and bytes of some files; of many, some are opened and stand for the others."""
     if not new:
         return 0, 0
     opened = new[:: -(-len(new) // _MOST_OPENED)]

@@ -43,6 +43,7 @@ class DataFiles:
     class_names, separator              of the labels, as in `open_labels`
     known_classes                       of another store, whose numbers classes are to have here
                                         too; new ones come behind
+    labelled                            whether there must be labels
     unlabelled                          what to do about multi-hot rows and lists without a label
     memory_limit                        bytes that a format which cannot be streamed may load
     hold_out                            takes one part of the rows, queries or what stays, only
@@ -60,6 +61,7 @@ class DataFiles:
     known_classes: Sequence[str] | None = None
     separator: str | None = None
     unlabelled: Unlabelled = "error"
+    labelled: bool = False
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     hold_out: HoldOut | None = None
 
@@ -141,6 +143,11 @@ def open_inputs(files: DataFiles, known: Sequence[str] | None = None) -> Inputs:
     if files.thumbnails is not None:
         thumbnails = open_thumbnails(files.thumbnails, n_rows=n_rows)
     labels = _open_labels(files, features)
+    if labels is None and files.labelled:
+        raise LabelError(
+            f"{features.describe()}: there are no labels, and no variable of the files is named "
+            "like them. Name their files (source.labels) or their variable (source.labels_variable)"
+        )
     if labels is not None and files.labels is None:
         _check_shards(features, labels)
     if labels is not None and known is not None:
