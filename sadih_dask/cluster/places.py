@@ -76,6 +76,9 @@ def running(settings: ClusterSettings) -> Iterator[Place]:
     }
     if limit is not None:
         config[CONFIG_KEY] = limit
+    if settings.kind == "processes":
+        # Who is gone on this machine is gone at once; Dask would go on trying for half a minute.
+        config["distributed.comm.timeouts.connect"] = "5s"
     if settings.kind == "threads" and settings.threads_per_worker is not None:
         config["num_workers"] = settings.threads_per_worker
     with ExitStack() as stack:

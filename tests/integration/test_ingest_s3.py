@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from sadih_dask.storage.ingest import DataFiles, compare, ingest
 from tests.commands import Here
 
 s3fs = pytest.importorskip("s3fs")
-moto_server = pytest.importorskip("moto.server")
 
 # boto and aiohttp leave sockets to the garbage collector; that is not what is tested here.
 pytestmark = [
@@ -31,33 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-NUMBERS = itertools.count()
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture
-def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty bucket that is reached by what stands in the environment alone."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "k",
-        "AWS_SECRET_ACCESS_KEY": "s",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    s3fs.S3FileSystem.clear_instance_cache()
-    name = f"bucket-{next(NUMBERS)}"
-    s3fs.S3FileSystem().mkdir(name)
-    return f"s3://{name}"
 
 
 def put(url: str, data: bytes) -> str:
