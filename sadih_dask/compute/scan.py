@@ -25,6 +25,8 @@ from sadih_dask.storage.checkpoint import Checkpoint, PartFiles
 
 TAIL_NODES = 2
 """Nodes of the tree, for every thread, whose blocks are tasks of their own."""
+MOST_TAIL_NODES = 256
+"""Of all threads together: a scheduler with many workers has enough to do as it is."""
 
 
 def scan(
@@ -106,7 +108,9 @@ class _RangeTasks:
         self._source, self._files = unique_name("rows"), unique_name("files")
         self._loading = unique_name("load")
         starts = [row for part in parts.to_read for row in range(*part, self._node)]
-        tail = 0 if rows.chunk_rows > block_rows else TAIL_NODES * total_threads(rows.local)
+        tail = min(TAIL_NODES * total_threads(rows.local), MOST_TAIL_NODES)
+        if rows.chunk_rows > block_rows:
+            tail = 0
         self._cut = set(starts[max(0, len(starts) - tail) :])
         graph[self._source] = rows
         if parts.files is not None:

@@ -18,7 +18,7 @@ from sadih_dask.storage.manifest import (
     PENDING,
     Manifest,
     extended,
-    read_receipt,
+    read_receipts,
     receipts,
     write_receipt,
 )
@@ -149,10 +149,11 @@ class _Addition:
 
     def _receipts(self) -> dict[int, dict[str, list[int]]]:
         layouts, chunk_rows = self._commit.layouts, self._commit.layout.chunk_rows
-        found = {}
+        sizes = {}
         for block in self._spans.keys() & set(receipts(self._files)):
             n_chunks = -(-(self._spans[block][1] - block * self._size) // chunk_rows)
-            found[block] = read_receipt(self._files, block, dict.fromkeys(layouts, n_chunks))
+            sizes[block] = dict.fromkeys(layouts, n_chunks)
+        found = read_receipts(self._files, sizes)
         return {block: digests for block, digests in found.items() if digests is not None}
 
     def _clear(self) -> None:

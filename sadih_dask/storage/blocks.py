@@ -14,7 +14,14 @@ from sadih_dask.storage.codec import chunk_digests
 from sadih_dask.storage.commit import Commit, Schema, read_commit
 from sadih_dask.storage.files import Files, connect
 from sadih_dask.storage.lock import WriterLock
-from sadih_dask.storage.manifest import PENDING, Manifest, read_receipt, receipts, write_receipt
+from sadih_dask.storage.manifest import (
+    PENDING,
+    Manifest,
+    read_receipt,
+    read_receipts,
+    receipts,
+    write_receipt,
+)
 from sadih_dask.storage.writer import Rows, begin, explained, find_existing, publish, write_block
 
 
@@ -85,11 +92,11 @@ class BlockWriter:
         """Return the blocks that are not written yet."""
         return sorted(set(range(self.n_blocks)) - set(receipts(self._files)))
 
-    def _digests(self, block: int) -> dict[str, list[int]] | None:
-        """Return the digests of a block that is written, or None."""
+    def _sizes(self, block: int) -> dict[str, int]:
+        """Return how many digests of each array the receipt of a block must have."""
         first, last = self.rows_of(block)
         n_chunks = -(-(last - first) // self._plan.layout.chunk_rows)
-        return read_receipt(self._files, block, dict.fromkeys(self._plan.layouts, n_chunks))
+        return dict.fromkeys(self._plan.layouts, n_chunks)
 
     def _write(self, start: int, rows: Rows) -> None:
         """Write rows from `start` on: whole blocks, the last one as far as the store goes."""
@@ -120,7 +127,7 @@ class BlockWriter:
                 name: chunk_digests(rows[name], layout)
                 for name, layout in self._plan.layouts.items()
             }
-            if self._digests(block) != wanted:
+            if read_receipt(self._files, block, self._sizes(block)) != wanted:
                 self._write(first, rows)
         self._finalise()
 
@@ -145,8 +152,8 @@ class BlockWriter:
         names = self._plan.layouts
         digests: dict[str, list[int]] = {name: [] for name in names}
         missing = self.missing()
-        for block in range(self.n_blocks) if not missing else ():
-            receipt = self._digests(block)
+        sizes = {} if missing else {block: self._sizes(block) for block in range(self.n_blocks)}
+        for block, receipt in read_receipts(self._files, sizes).items():
             if receipt is None:
                 self._files.delete(f"{PENDING}/{block}")
                 missing.append(block)

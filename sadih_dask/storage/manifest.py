@@ -12,6 +12,8 @@ receipt that can be read has not been written.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +32,7 @@ MAX_MANIFEST_BYTES = 64 << 20
 KEPT_GENERATIONS = 16
 _HEADER_LIMIT = 4096
 _RECEIPT_LIMIT = 4 << 20
+_READERS = 32
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,17 @@ def read_receipt(files: Files, block: int, expected: dict[str, int]) -> dict[str
         return None
     found: dict[str, list[int]] = json.loads(data[:-TRAILER_BYTES])
     return found if {name: len(found[name]) for name in found} == expected else None
+
+
+def read_receipts(
+    files: Files, expected: Mapping[int, dict[str, int]]
+) -> dict[int, dict[str, list[int]] | None]:
+    """Read the receipts of many blocks, side by side where each is a request to a server."""
+    if files.is_local:
+        return {block: read_receipt(files, block, sizes) for block, sizes in expected.items()}
+    with ThreadPoolExecutor(_READERS) as pool:
+        found = pool.map(lambda one: read_receipt(files, *one), expected.items())
+        return dict(zip(expected, found, strict=True))
 
 
 def receipts(files: Files) -> list[int]:
