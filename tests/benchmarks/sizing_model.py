@@ -13,6 +13,7 @@ from sadih_dask.storage.layout import default_chunk_rows
 from tests.benchmarks.sizing_cluster import Store, Work
 from tests.benchmarks.sizing_graph import BLOCK_ROWS, scan_tasks
 
+RECEIPT_READERS = 32
 LABEL_BYTES = 8
 CLOUD = Store(latency=0.030, connection=80e6, worker=1.25e9, total=100e9, requests=5500)
 """An object store of a cloud. Assumed, not measured: 30 ms to the first byte, 80 MB/s a connection,
@@ -80,13 +81,13 @@ def merge_of(rates: dict[str, Any], width: int) -> dict[str, float]:
 
 
 def driver_seconds(rates: dict[str, Any], job: Job, store: Store) -> float:
-    """What one process does before or after the tasks, one request after the other.
+    """What one process does before or after the tasks.
 
-    A fit reads labels, and rows to draw anchors from, of up to 64 blocks, and solves; an encoding
-    reads the receipt of every block.
+    A fit reads labels, and rows to draw anchors from, of up to 64 blocks, one after the other, and
+    solves; an encoding reads the receipt of every block, many side by side.
     """
     if job.kind != "scan":
-        return -(-job.n_rows // 65_536) * store.latency
+        return -(-job.n_rows // 65_536) * store.latency / RECEIPT_READERS
     n_chunks = min(SAMPLE_BLOCKS * -(-BLOCK_ROWS // job.chunk_rows), -(-job.n_rows // BLOCK_ROWS))
     seconds = n_chunks * store.latency
     if job.anchors:

@@ -165,6 +165,9 @@ def test_on_a_cluster_whose_client_is_killed(
         while client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)):
             assert time.monotonic() < end, "the scheduler keeps the tasks of a client that is gone"
             time.sleep(0.05)
+        size = -1  # a task that nobody wants any more is not stopped, it comes to its end
+        while size != (size := log.stat().st_size):
+            time.sleep(1)
         before = parts(model)
         assert 6 <= len(before) < N // NODE
         log.unlink()
