@@ -1,10 +1,12 @@
 """Jobs of SLURM: the scripts, and a fit on workers that a batch system started from them."""
 
+import gc
 import os
 import shutil
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +30,15 @@ SCANCEL = """#!/bin/bash
 echo "$1" >>"$QUEUE/cancelled"
 kill -- "-$1"
 """
+
+
+@pytest.fixture(autouse=True)
+def tidied() -> Iterator[None]:
+    """dask-jobqueue leaves files to the garbage collector: collect them where that is no error."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture
