@@ -22,10 +22,8 @@ from sadih_dask.compute.running import Progress, is_lazy, one_blas_thread
 from sadih_dask.compute.scan import Reduction, scan
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.inputs import CheckedInputs
-from sadih_dask.learning.encoders import EncoderKind
 from sadih_dask.learning.features import SAMPLE_ROWS, AnchorMap, sample_rows
-from sadih_dask.learning.similarity import SimilarityKind
-from sadih_dask.learning.solver import Loss, SolverKind, StartKind
+from sadih_dask.learning.kinds import EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
 from sadih_dask.learning.statistics import (
     Statistics,
     canonical_blocks,
@@ -168,7 +166,7 @@ class SADIH(
         be a number where there are anchors.
         """
         check_parameters(self)
-        place = _as_checkpoint(checkpoint)
+        place = as_checkpoint(checkpoint)
         if (done := self._covered(X)) is not None:
             if done == len(X):
                 return self.refit()
@@ -189,7 +187,7 @@ class SADIH(
         _, sample = self._plan_scan(rows, seed)
         anchor_map = self._draw_anchors(rows, sample, seed)
         found = self._scan(rows, classes, anchor_map, progress, checkpoint)
-        statistics, classes = _settle_classes(found, classes)
+        statistics, classes = settle_classes(found, classes)
         coverage = Coverage.of(X) if isinstance(X, FeatureStore) else None
         return self._learn(statistics, classes, multi_label, anchor_map, seed, coverage)
 
@@ -201,11 +199,14 @@ class SADIH(
         check_parameters(self)
         return self._plan_scan(StoreRows.of(store, 0), draw_seed(self.random_state))[0]
 
-    def _plan_scan(self, rows: Rows, seed: int) -> tuple[MemoryPlan, Ints]:
-        """The memory of a scan, and the rows that anchors are drawn from."""
+    def _plan_scan(self, rows: Rows, seed: int, **folds: int) -> tuple[MemoryPlan, Ints]:
+        """The memory of a scan, and the rows that anchors are drawn from.
+
+        ``folds`` is what `check_scan` takes of a scan that keeps folds apart.
+        """
         sample = self._sample(rows, max(SAMPLE_ROWS, self.anchors or 0), seed)
         n_anchors = None if self.anchors is None else min(self.anchors, len(sample))
-        return check_scan(rows, self.block_rows, n_anchors, sample), sample
+        return check_scan(rows, self.block_rows, n_anchors, sample, **folds), sample
 
     def partial_fit(
         self,
@@ -223,7 +224,7 @@ class SADIH(
         if not hasattr(self, "hash_function_"):
             return self.fit(X, y, progress=progress, checkpoint=checkpoint)
         check_parameters(self)
-        return self._learn_more(X, y, 0, progress, _as_checkpoint(checkpoint))
+        return self._learn_more(X, y, 0, progress, as_checkpoint(checkpoint))
 
     def _learn_more(
         self,
@@ -240,7 +241,7 @@ class SADIH(
         n_anchors = None if anchor_map is None else anchor_map.n_features
         check_scan(rows, self.block_rows, n_anchors, sample, len(known.groups))
         added = self._scan(rows, classes, anchor_map, progress, checkpoint)
-        statistics, classes = _settle_classes(known.merge(added), classes)
+        statistics, classes = settle_classes(known.merge(added), classes)
         coverage = None
         if first and self.coverage_ is not None:
             coverage = replace(Coverage.of(X), forgotten=self.coverage_.forgotten)
@@ -324,11 +325,7 @@ class SADIH(
         coverage: Coverage | None,
     ) -> Self:
         """Solve from statistics and take the result over; nothing is changed on failure."""
-        if statistics.groups.n_groups < 2:
-            raise LabelError(
-                "all rows carry the same labels, that is one class; codes can only tell classes "
-                "apart when there are two or more. Add rows of another class"
-            )
+        check_classes(statistics)
         learned = learn(self, statistics, anchor_map, seed)
         model = Model(
             parameters=self.get_params(deep=False),
@@ -533,11 +530,21 @@ class SADIH(
         return tags
 
 
-def _as_checkpoint(given: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:
+def check_classes(statistics: Statistics) -> None:
+    """Refuse rows among which there is nothing to tell apart."""
+    if statistics.groups.n_groups < 2:
+        raise LabelError(
+            "all rows carry the same labels, that is one class; codes can only tell classes "
+            "apart when there are two or more. Add rows of another class"
+        )
+
+
+def as_checkpoint(given: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:
+    """A checkpoint, where a path or URL may stand for one."""
     return given if given is None or isinstance(given, Checkpoint) else Checkpoint(given)
 
 
-def _settle_classes(statistics: Statistics, classes: Array | None) -> tuple[Statistics, Array]:
+def settle_classes(statistics: Statistics, classes: Array | None) -> tuple[Statistics, Array]:
     """Give every class that was found a number of its own, where numbers came from the data."""
     if classes is not None:
         return statistics, classes

@@ -8,9 +8,7 @@ from typing import Any, get_args
 import numpy as np
 
 from sadih_dask.errors import InputError
-from sadih_dask.learning.encoders import EncoderKind
-from sadih_dask.learning.similarity import SimilarityKind
-from sadih_dask.learning.solver import Loss, SolverKind, StartKind
+from sadih_dask.learning.kinds import EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "loss": get_args(Loss),
@@ -19,6 +17,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "encoder": ("auto", *get_args(EncoderKind)),
     "similarity": get_args(SimilarityKind),
 }
+
+DECIDED_BY_THE_SCAN = ("anchors", "sigma", "block_rows", "random_state")
+"""Parameters that the statistics depend on; any other can be changed without reading rows."""
 
 
 def check_parameters(estimator: Any) -> None:

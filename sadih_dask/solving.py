@@ -8,8 +8,9 @@ from typing import Any
 from sadih_dask.arrays import Floats
 from sadih_dask.compute.running import one_blas_thread
 from sadih_dask.compute.similarity import tasked_similarity
-from sadih_dask.learning.encoders import EncoderKind, HashFunction, hash_function
+from sadih_dask.learning.encoders import HashFunction, hash_function
 from sadih_dask.learning.features import AnchorMap
+from sadih_dask.learning.kinds import EncoderKind
 from sadih_dask.learning.problem import MAX_GROUPS, Problem, State
 from sadih_dask.learning.solver import Schedule, solve
 from sadih_dask.learning.statistics import Statistics

@@ -21,6 +21,8 @@ import dask
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
+from tests.killing import end_groups
+
 ROOT = Path(__file__).parents[1]
 DASK = Path(sys.executable).with_name("dask")
 PATIENCE = 60.0
@@ -174,13 +176,7 @@ class DaskProcesses:
 
     def stop(self) -> None:
         """Leave no process behind, workers of dead nannies included."""
-        for process, _ in self._started:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        for process, _ in self._started:
-            process.wait(timeout=PATIENCE)
+        end_groups((process for process, _ in self._started), PATIENCE)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import warnings
 from collections.abc import Iterator
@@ -184,6 +183,8 @@ def _without_last_words(client: Any) -> Iterator[None]:
 
 async def _staffed(client: Any, n_workers: int) -> None:
     """Wait for workers; `settle` knows for how long."""
+    import asyncio  # not at the top: every command imports this module, few wait
+
     said = False
     while True:
         there = (await client.scheduler.identity(n_workers=0))["n_workers"]

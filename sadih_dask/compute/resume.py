@@ -19,6 +19,7 @@ from sadih_dask.compute.running import Progress
 from sadih_dask.errors import SadihError
 from sadih_dask.learning.statistics import MERGE_FAN_IN
 from sadih_dask.storage.checkpoint import Checkpoint, PartFiles
+from sadih_dask.storage.features import LEARNED_FROM
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ def _cut(n_rows: int, node_rows: int, least_rows: int) -> list[Range]:
 
 def _identity(rows: StoreRows, reduction: Resumable) -> str:
     """A hash of everything that decides what a range of these rows comes to."""
-    known = rows.store.fingerprint(rows.last, ("features", "labels"))
+    known = rows.store.fingerprint(rows.last, LEARNED_FROM)
     text = repr((known, rows.first, rows.last, MERGE_FAN_IN, reduction.identity()))
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from sadih_dask.arrays import Floats
 from sadih_dask.compute.running import run, share, unique_name
+from sadih_dask.learning.kinds import SimilarityKind
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.similarity import (
     SharedLabel,
     Similarity,
-    SimilarityKind,
     group_similarity,
 )
 

@@ -14,9 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from sadih_dask.cluster import settings as cluster
 from sadih_dask.cluster.security import check_address
 from sadih_dask.cluster.settings import ClusterSettings
-from sadih_dask.learning.encoders import EncoderKind
-from sadih_dask.learning.similarity import SimilarityKind
-from sadih_dask.learning.solver import Loss, SolverKind, StartKind
+from sadih_dask.learning.kinds import EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
 from sadih_dask.parameters import CHOICES
 
 
@@ -349,10 +347,14 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _gate_needs_queries(self) -> Settings:
-        source = self.source
-        unjudged = isinstance(source, FileSource) and not (source.queries or source.hold_out)
-        if self.gate.is_set and unjudged:
+        if self.gate.is_set and not self.has_queries:
             raise ValueError(
                 "[gate] needs queries to judge a model by; add [source.queries] or source.hold_out"
             )
         return self
+
+    @property
+    def has_queries(self) -> bool:
+        """Whether there are queries to judge a model by."""
+        source = self.source
+        return not isinstance(source, FileSource) or bool(source.queries or source.hold_out)

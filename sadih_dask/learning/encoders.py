@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import scipy.linalg as la
@@ -11,10 +10,9 @@ import scipy.linalg as la
 from sadih_dask.arrays import Array, Floats
 from sadih_dask.learning.autoencoder_updates import encoder_exact, encoder_printed, start_encoder
 from sadih_dask.learning.features import AnchorMap
+from sadih_dask.learning.kinds import EncoderKind
 from sadih_dask.learning.problem import Problem, State
 from sadih_dask.learning.statistics import Statistics
-
-EncoderKind = Literal["posterior", "ridge", "orthogonal", "lemma"]
 
 DESCENT_STEPS = 200
 DESCENT_TOLERANCE = 1e-6

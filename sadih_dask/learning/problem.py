@@ -12,8 +12,9 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import eigsh
 
 from sadih_dask.arrays import Floats
+from sadih_dask.learning.kinds import SimilarityKind
 from sadih_dask.learning.regression import GroupRegression
-from sadih_dask.learning.similarity import Similarity, SimilarityKind, group_similarity
+from sadih_dask.learning.similarity import Similarity, group_similarity
 from sadih_dask.learning.statistics import Statistics
 
 MAX_GROUPS = 2048

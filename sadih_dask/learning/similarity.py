@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, get_args
+from typing import Protocol, get_args
 
 import numpy as np
 import scipy.sparse as sp
 
 from sadih_dask.arrays import Bytes, Floats
 from sadih_dask.errors import InputError
+from sadih_dask.learning.kinds import SimilarityKind
 from sadih_dask.learning.labels import LabelGroups
-
-SimilarityKind = Literal["shared-label", "cosine"]
 
 BLOCK_BYTES = 64 * 2**20
 """Size of a dense block of rows of S, were it formed whole."""

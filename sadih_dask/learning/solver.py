@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from sadih_dask.learning.code_updates import (
     codes_l21,
     codes_l21_printed,
 )
+from sadih_dask.learning.kinds import Loss, SolverKind, StartKind
 from sadih_dask.learning.label_updates import (
     embedding_exact,
     embedding_from_codes,
@@ -37,9 +38,6 @@ from sadih_dask.learning.start import (
 )
 from sadih_dask.learning.trace import Record, Trace
 
-Loss = Literal["l21", "l1"]
-SolverKind = Literal["exact", "paper"]
-StartKind = Literal["separated", "random"]
 Update: TypeAlias = Callable[[Problem, State], State]
 Criterion: TypeAlias = Callable[[State], float]
 """A quality of a state, higher is better."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from sadih_dask.compute.codes import DatabaseCodes, HashedRows, StoreCodes
 from sadih_dask.compute.encode import HashRows, code_properties
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.running import Progress
-from sadih_dask.errors import InputError, LabelError, naming
+from sadih_dask.errors import InputError, LabelError
 from sadih_dask.estimator import SADIH
 from sadih_dask.evaluation import evaluate_model
 from sadih_dask.redaction import redact
@@ -35,6 +34,7 @@ from sadih_dask.report.retrieval import (
 )
 from sadih_dask.retrieval.evaluation import Protocols
 from sadih_dask.storage import CodeStore, FeatureStore
+from sadih_dask.storage.place import locate
 
 METRICS, FIGURES, REPORT = "metrics.json", "figures", "report.html"
 TIE_RULE = "Items at equal distance have no order: every value is its mean over all orders of ties."
@@ -217,7 +217,8 @@ def write(
     """Write the metrics, and figures and a report if matplotlib is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     metrics = folder / METRICS
-    _replace(metrics, json.dumps(document(model, rows, lengths), indent=1))
+    text = json.dumps(document(model, rows, lengths), indent=1).encode()
+    locate(metrics).write(lambda file: file.writelines([text]))
     if missing := what_is_missing():
         return Written((metrics,), missing)
     files = [WrittenFile.of(metrics, "every number, as JSON")]
@@ -265,14 +266,3 @@ def what_is_missing() -> str | None:
     except InputError as error:
         return str(error)
     return None
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with naming(path):
-            partial.write_text(text)
-            partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

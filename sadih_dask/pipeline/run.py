@@ -82,7 +82,6 @@ class _Work:
         told = self.pipeline.told
         wanted = list(self._able())
         for number, stage in enumerate(wanted, 1):
-            began = time.perf_counter()
             key = stage.key(self.context)
             artefact = self.workspace.artefact(stage.name, key)
             self.context.artefacts[stage.name], self.keys[stage.name] = artefact, key
@@ -228,7 +227,7 @@ class _Work:
             if stage.name in self.keys:
                 artefact = self.context.artefacts[stage.name]
                 for name in stage.links(self.pipeline.settings):
-                    self.record.files[name] = self.workspace.link(run, name, artefact, name)
+                    self.record.files[name] = self.workspace.link(run, name, artefact)
 
     def give_up(self, error: BaseException) -> None:
         """Record a failure, as far as that is still possible."""

@@ -89,12 +89,6 @@ def rows_of(settings: Settings) -> Rows:
     return _FromFiles(source, form)
 
 
-def has_queries(settings: Settings) -> bool:
-    """Whether there are queries to judge a model by."""
-    source = settings.source
-    return not isinstance(source, FileSource) or bool(source.queries or source.hold_out)
-
-
 @dataclass(frozen=True)
 class _Digits:
     form: dict[str, Any]

@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from sadih_dask.config import Settings
 from sadih_dask.config.settings import Search
 from sadih_dask.errors import ConflictError, FormatError, IncompleteError, SadihError
-from sadih_dask.pipeline.sources import Look, Places, Rows, has_queries, rows_of
+from sadih_dask.parameters import DECIDED_BY_THE_SCAN
+from sadih_dask.pipeline.sources import Look, Places, Rows, rows_of
 from sadih_dask.runs.workspace import Artefact, Workspace, key_of
 from sadih_dask.storage import CodeStore, FeatureStore
 from sadih_dask.storage.checkpoint import Checkpoint
+from sadih_dask.storage.features import LEARNED_FROM
 from sadih_dask.storage.settle import settle
 
 if TYPE_CHECKING:
@@ -38,9 +40,6 @@ logger = logging.getLogger(__name__)
 
 MODEL, CODES, METRICS, INDEX = "model.sadih", "codes.zarr", "metrics.json", "index.faiss"
 TUNING, SCAN, FIGURES, REPORT = "tuning", "scan", "figures", "report.html"
-LEARNED_FROM = ("features", "labels")
-SCAN_PARAMETERS = ("anchors", "sigma", "block_rows", "random_state")
-"""Parameters that decide the statistics; any other can be changed without reading rows."""
 
 Progress = Callable[[int, int], None]
 Outputs = dict[str, Any]
@@ -86,7 +85,7 @@ class Context:
         form, place = self.settings.store, self.workspace.store_url
         queries = form.queries_url or place("queries.zarr")
         return Places(
-            form.url or place("database.zarr"), queries if has_queries(self.settings) else None
+            form.url or place("database.zarr"), queries if self.settings.has_queries else None
         )
 
     @cached_property
@@ -376,7 +375,7 @@ def _over(display: AbstractContextManager[Bar], n_units: int) -> Iterator[Progre
 
 
 def _scan_parameters(model: SADIH) -> dict[str, Any]:
-    return {name: getattr(model, name) for name in SCAN_PARAMETERS}
+    return {name: getattr(model, name) for name in DECIDED_BY_THE_SCAN}
 
 
 def _row_bytes(store: FeatureStore) -> int:
@@ -421,7 +420,7 @@ class Evaluate(Stage):
 
     def wanted(self, settings: Settings) -> bool:
         """Whether there are queries."""
-        return has_queries(settings)
+        return settings.has_queries
 
     def decides(self, context: Context) -> Any:
         """The model, the rows on both sides, and the code lengths."""
@@ -519,7 +518,7 @@ class Report(Stage):
 
     def wanted(self, settings: Settings) -> bool:
         """Whether it is asked for and there is something to show."""
-        return settings.report.enabled and has_queries(settings)
+        return settings.report.enabled and settings.has_queries
 
     def lacks(self) -> str | None:
         """Matplotlib, where it is not installed."""

@@ -13,7 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from sadih_dask.arrays import Floats, Ints
-from sadih_dask.learning.encoders import EncoderKind, group_scores_to_codes
+from sadih_dask.learning.encoders import group_scores_to_codes
+from sadih_dask.learning.kinds import EncoderKind
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.problem import Problem, State
 from sadih_dask.retrieval.codes import pack

@@ -19,8 +19,8 @@ def is_run_directory(url: str) -> bool:
 def problems(workspace: Workspace) -> Iterator[str]:
     """Check manifests, records, models, stores and files of every run that is kept."""
     for run in workspace.runs():
-        yield from _said(lambda run=run: workspace.manifest(run))  # type: ignore[misc]
-        yield from _said(lambda run=run: workspace.record(run))  # type: ignore[misc]
+        yield from _said(workspace.manifest, run)
+        yield from _said(workspace.record, run)
     for artefact in workspace.all_artefacts():
         if artefact.done() is None:
             continue  # unfinished or damaged: the next run makes it anew, and believes none of it
@@ -34,7 +34,7 @@ def problems(workspace: Workspace) -> Iterator[str]:
 def _own_checksums(artefact: Artefact) -> Iterator[str]:
     for name in artefact.files.names(artefact.folder):
         if name.endswith(".sadih"):
-            yield from _said(lambda name=name: read_model(artefact.url(name)))  # type: ignore[misc]
+            yield from _said(read_model, artefact.url(name))
         elif name.endswith(".zarr"):
             yield from _store(artefact.url(name))
 
@@ -46,8 +46,8 @@ def _store(url: str) -> Iterator[str]:
         yield str(error)
 
 
-def _said(check: Callable[[], object]) -> Iterator[str]:
+def _said(check: Callable[[str], object], of: str) -> Iterator[str]:
     try:
-        check()
+        check(of)
     except (SadihError, OSError) as error:
         yield str(error)

@@ -116,7 +116,7 @@ class Artefact:
             if name.split("/")[0] not in there:
                 continue
             try:
-                found = hashlib.sha256(self.files.read(f"{self.folder}/{name}", OBJECT_BYTES))
+                found = hashlib.sha256(self.read(name))
             except FileNotFoundError:
                 yield f"{self.url(name)} is missing; run the pipeline again to have it made anew"
                 continue
@@ -239,13 +239,13 @@ class Workspace:
         """Write the log of a run."""
         self.files.write(f"{RUNS}/{run}/{LOG}", [text.encode()])
 
-    def link(self, run: str, name: str, artefact: Artefact, source: str) -> str:
+    def link(self, run: str, name: str, artefact: Artefact) -> str:
         """Make a file of an artefact reachable from the run's folder; return its address."""
         if isinstance(self.files, LocalFiles):
             place = Path(self.files.path(f"{RUNS}/{run}/{name}"))
-            _replace_link(place, Path("..", "..", artefact.folder, source))
+            _replace_link(place, Path("..", "..", artefact.folder, name))
             return str(place)
-        return artefact.url(source)
+        return artefact.url(name)
 
     def latest(self) -> str | None:
         """The id of the last complete run, if there is one."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sadih_dask.arrays import Floats
-from sadih_dask.learning.encoders import EncoderKind, HashFunction, hash_function
+from sadih_dask.learning.encoders import HashFunction, hash_function
+from sadih_dask.learning.kinds import EncoderKind
 from sadih_dask.learning.objective import objective
 from sadih_dask.learning.problem import MAX_GROUPS, Problem, State
 from sadih_dask.learning.similarity import group_similarity

@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from sadih_dask.errors import InputError
 from sadih_dask.estimator import SADIH
-from sadih_dask.parameters import check_parameters
+from sadih_dask.parameters import DECIDED_BY_THE_SCAN, check_parameters
 
 Grid: TypeAlias = Mapping[str, Sequence[Any]]
 
@@ -20,9 +20,6 @@ PAPER_GRID: dict[str, tuple[float, ...]] = {
     "beta": (0.01, 0.1, 1.0, 5.0, 10.0),
 }
 """What the paper chooses the weights from, by five-fold cross-validation."""
-
-DECIDED_BY_THE_SCAN = ("anchors", "sigma", "block_rows", "random_state")
-"""Parameters that the statistics depend on."""
 
 
 def candidates(model: SADIH, grid: Grid, n_bits: Any) -> list[dict[str, Any]]:

@@ -10,13 +10,11 @@ import numpy as np
 from sadih_dask.arrays import Array
 from sadih_dask.compute.dealing import Folds
 from sadih_dask.compute.folds import FoldReduction
-from sadih_dask.compute.memory import check_scan
 from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.running import Progress
 from sadih_dask.compute.scan import scan
-from sadih_dask.errors import LabelError
-from sadih_dask.estimator import SADIH
-from sadih_dask.learning.features import SAMPLE_ROWS, AnchorMap
+from sadih_dask.estimator import SADIH, check_classes, settle_classes
+from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.randomness import draw_seed, generator
 from sadih_dask.selection.validation import Folded
@@ -83,13 +81,9 @@ def scan_folds(
     folds = Folds(rows.n_rows, folding.n_folds, key)
     queries = folds.sample(folding.n_queries, generator(drawn, "queries"))
     seed = draw_seed(model.random_state)
-    sample = model._sample(rows, max(SAMPLE_ROWS, model.anchors or 0), seed)
-    n_anchors = None if model.anchors is None else min(model.anchors, len(sample))
-    check_scan(
+    _, sample = model._plan_scan(
         rows,
-        model.block_rows,
-        n_anchors,
-        sample,
+        seed,
         n_folds=folding.n_folds,
         n_queries=folding.n_queries,
         n_bits=folding.n_bits,
@@ -97,14 +91,8 @@ def scan_folds(
     anchor_map = model._draw_anchors(rows, sample, seed)
     whole = Reduction(model.block_rows, None if classes is None else len(classes), anchor_map)
     found = scan(rows, FoldReduction(whole, folds, queries), progress, checkpoint)
-    total = found.total
-    if classes is None:  # every class that was found gets a number of its own
-        total, classes = total.compact()
-    if total.groups.n_groups < 2:
-        raise LabelError(
-            "all rows carry the same labels, that is one class; codes can only tell classes apart "
-            "when there are two or more. Add rows of another class"
-        )
+    total, classes = settle_classes(found.total, classes)
+    check_classes(total)
     fold_of = folds.of_rows(found.sample.rows)
     folded = Folded(
         tuple(s for s in found.folds if s is not None),

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sadih_dask.compute.running import Progress
 from sadih_dask.errors import InputError
-from sadih_dask.estimator import SADIH
+from sadih_dask.estimator import SADIH, as_checkpoint
 from sadih_dask.parameters import check_parameters
 from sadih_dask.selection import results
 from sadih_dask.selection.grid import PAPER_GRID, Grid, candidates
@@ -99,11 +99,9 @@ class SADIHCV(
         model = self._model()
         grid = PAPER_GRID if self.param_grid is None else self.param_grid
         tried = candidates(model, grid, self.n_bits)
-        if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-            checkpoint = Checkpoint(checkpoint)
         longest = max(candidate["n_bits"] for candidate in tried)
         folding = Folding(self.n_folds, self.n_queries, self.random_state, longest)
-        scanned = scan_folds(model, X, y, folding, progress, checkpoint)
+        scanned = scan_folds(model, X, y, folding, progress, as_checkpoint(checkpoint))
         everything = [{**model.get_params(), **candidate} for candidate in tried]
         scores = score_all(scanned.folded, everything, solving)
         found = results.as_cv_results(tried, scores, self.n_folds)

@@ -37,6 +37,8 @@ SCHEMA: Schema = {
     "thumbnails": Column(_BYTES, frozenset([3, 4])),
 }
 KIND = "sadih-features"
+LEARNED_FROM = ("features", "labels")
+"""Arrays that decide what is learned from a store."""
 
 
 class FeatureWriter(BlockWriter):

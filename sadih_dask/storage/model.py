@@ -20,11 +20,10 @@ from sadih_dask.learning.statistics import Statistics
 from sadih_dask.learning.trace import Record, Trace
 from sadih_dask.redaction import redact
 from sadih_dask.storage.archive import read_archive, write_archive
-from sadih_dask.storage.features import FeatureStore
+from sadih_dask.storage.features import LEARNED_FROM, FeatureStore
 
 KIND = "sadih-model"
 VERSION = 1
-_LEARNED_FROM = ("features", "labels")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,14 +43,14 @@ class Coverage:
     @classmethod
     def of(cls, store: FeatureStore) -> Coverage:
         """All rows of a store."""
-        fingerprint = store.fingerprint(arrays=_LEARNED_FROM)
+        fingerprint = store.fingerprint(arrays=LEARNED_FROM)
         return cls(redact(store.url), store.n_rows, fingerprint, np.zeros(0, np.int64))
 
     def is_prefix_of(self, store: FeatureStore) -> bool:
         """Whether the store begins with just these rows."""
         if store.n_rows < self.n_rows:
             return False
-        return store.fingerprint(self.n_rows, _LEARNED_FROM) == self.fingerprint
+        return store.fingerprint(self.n_rows, LEARNED_FROM) == self.fingerprint
 
     def without(self, rows: Ints) -> Coverage:
         """The coverage after some more rows have been taken out."""

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tests.deploy.manifests import DEPLOY, ROOT, Command
+from tests.killing import end_groups
 
 BIN = Path(sys.executable).parent
 HEALTH = DEPLOY / "image" / "healthcheck.py"
@@ -143,13 +143,7 @@ class Machine:
 
     def stop(self) -> None:
         """Leave no process behind."""
-        for process, _ in self.started:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        for process, _ in self.started:
-            process.wait(timeout=PATIENCE)
+        end_groups((process for process, _ in self.started), PATIENCE)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from sadih_dask.errors import ConflictError, IncompleteError
 from sadih_dask.storage import FeatureStore
 from sadih_dask.storage.ingest import DataFiles, ingest
 from sadih_dask.storage.settle import settle
+from tests.killing import blocks_written, wait_until
 
 N_OLD, N_NEW, CHUNK = 1003, 2401, 8
 APPEND = """
@@ -66,18 +66,6 @@ def start(url: Path, *files: Path, pause: float = 0.002) -> subprocess.Popen[byt
 def kill(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "the other process does not get on"
-        time.sleep(0.002)
-
-
-def blocks_written(url: Path) -> int:
-    pending = url / "_commits/pending"
-    return len(list(pending.glob("[0-9]*"))) if pending.exists() else 0
 
 
 def interrupt(url: Path, *files: Path, after: int) -> None:

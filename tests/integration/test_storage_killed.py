@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -23,6 +22,7 @@ from sadih_dask.errors import ConflictError, IncompleteError
 from sadih_dask.storage import FeatureStore
 from sadih_dask.storage.features import FeatureWriter
 from sadih_dask.storage.settle import settle
+from tests.killing import blocks_written, wait_until
 
 PRELUDE = """
 import sys, time
@@ -64,18 +64,6 @@ def start(script: str, url: Path) -> subprocess.Popen[str]:
 def kill(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "the other process does not get on"
-        time.sleep(0.002)
-
-
-def blocks_written(url: Path) -> int:
-    pending = url / "_commits/pending"
-    return len(list(pending.glob("[0-9]*"))) if pending.exists() else 0
 
 
 def test_creation_killed_again_and_again_is_completed_by_the_same_call(tmp_path: Path) -> None:

@@ -13,24 +13,11 @@ import pytest
 from dask.utils import parse_bytes
 
 from sadih_dask import SADIH, FeatureStore
-from sadih_dask.compute.memory import INTERPRETER, SMALLEST_BLOCK, ScanShape, plan_scan
+from sadih_dask.compute.memory import INTERPRETER, SMALLEST_BLOCK, plan_scan
 from sadih_dask.errors import MemoryPlanError, SadihError
 from sadih_dask.pipeline.synthetic import generate
+from tests.shapes import shape
 from tests.training import counted_reads, of_features, rows
-
-
-def shape(**changes: Any) -> ScanShape:
-    values = {
-        "n_rows": 10**6,
-        "n_features": 512,
-        "dtype": np.dtype("float32"),
-        "n_anchors": None,
-        "n_groups": 100,
-        "chunk_rows": 8192,
-        "n_sampled": 10_000,
-    }
-    return ScanShape(**{**values, **changes})
-
 
 # --- the prediction ----------------------------------------------------------------------------
 

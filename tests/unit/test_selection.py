@@ -16,11 +16,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import check_is_fitted
 
 from sadih_dask import SADIH, FeatureStore
-from sadih_dask.compute.memory import ScanShape, plan_scan
+from sadih_dask.compute.memory import plan_scan
 from sadih_dask.errors import InputError, LabelError, MemoryPlanError
 from sadih_dask.selection import SADIHCV
 from sadih_dask.selection.scanning import Folding, scan_folds
 from tests.blobs import QUICK, blobs, tagged_blobs
+from tests.shapes import shape
 from tests.training import Array, counted_reads, of_features, rows, same_bits
 
 GRID = {"alpha": [0.01, 5.0], "beta": [0.1, 10.0]}
@@ -374,19 +375,6 @@ def test_queries_without_anything_relevant() -> None:
 
 
 # --- memory ------------------------------------------------------------------------------------
-
-
-def shape(**changes: Any) -> ScanShape:
-    values: dict[str, Any] = {
-        "n_rows": 10**6,
-        "n_features": 512,
-        "dtype": np.dtype("float32"),
-        "n_anchors": None,
-        "n_groups": 100,
-        "chunk_rows": 8192,
-        "n_sampled": 10_000,
-    }
-    return ScanShape(**{**values, **changes})
 
 
 def test_the_plan_counts_folds_and_queries() -> None:

@@ -10,12 +10,12 @@ import pytest
 
 import sadih_dask.learning.similarity as module
 from sadih_dask.errors import InputError
+from sadih_dask.learning.kinds import SimilarityKind
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.similarity import (
     Cosine,
     Identity,
     SharedLabel,
-    SimilarityKind,
     group_similarity,
 )
 from tests.dense import similarity

@@ -7,14 +7,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from sadih_dask.learning.kinds import Loss, SolverKind, StartKind
 from sadih_dask.learning.objective import Objective, objective
 from sadih_dask.learning.problem import Problem
 from sadih_dask.learning.solver import (
-    Loss,
     Schedule,
     Solution,
-    SolverKind,
-    StartKind,
     alternate,
     solve,
     start_codes,
