@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
     from sadih_dask.compute.evaluate import evaluate
     from sadih_dask.compute.search import search
-    from sadih_dask.estimator import SADIH
-    from sadih_dask.evaluation import evaluate_model
-    from sadih_dask.selection import SADIHCV
-    from sadih_dask.storage import CodeStore, FeatureStore
+    from sadih_dask.model.cross_validation import SADIHCV
+    from sadih_dask.model.estimator import SADIH
+    from sadih_dask.model.evaluation import evaluate_model
+    from sadih_dask.stores import CodeStore, FeatureStore
 
 __all__ = ["SADIH", "SADIHCV", "CodeStore", "FeatureStore", "evaluate", "evaluate_model", "search"]
 __version__ = "0.1.0"
 
 _HOMES = {
-    "SADIH": "sadih_dask.estimator",
-    "SADIHCV": "sadih_dask.selection",
-    "CodeStore": "sadih_dask.storage",
-    "FeatureStore": "sadih_dask.storage",
+    "SADIH": "sadih_dask.model.estimator",
+    "SADIHCV": "sadih_dask.model.cross_validation",
+    "CodeStore": "sadih_dask.stores",
+    "FeatureStore": "sadih_dask.stores",
     "evaluate": "sadih_dask.compute.evaluate",
-    "evaluate_model": "sadih_dask.evaluation",
+    "evaluate_model": "sadih_dask.model.evaluation",
     "search": "sadih_dask.compute.search",
 }
 _CARDS = {
-    "sadih_dask.estimator": ["SADIH"],
+    "sadih_dask.model.estimator": ["SADIH"],
     "sadih_dask.learning.statistics": ["Statistics"],
-    "sadih_dask.learning.trace": ["Trace"],
+    "sadih_dask.learning.objective": ["Trace"],
     "sadih_dask.report.measurements": ["Quality"],
     "sadih_dask.retrieval.evaluation": ["Evaluation", "Protocols"],
     "sadih_dask.retrieval.nearest": ["Neighbours", "WithinRadius"],
-    "sadih_dask.storage.codes": ["CodeStore"],
-    "sadih_dask.storage.features": ["FeatureStore"],
-    "sadih_dask.storage.ingest.driver": ["Ingested"],
+    "sadih_dask.stores.codes": ["CodeStore"],
+    "sadih_dask.stores.features": ["FeatureStore"],
+    "sadih_dask.ingest.ingest": ["Ingested"],
 }
 """Types that `sadih_dask.report.notebook.html` has cards for, by the module that defines them."""
 

@@ -7,9 +7,11 @@ this package still catches the right thing.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class SadihError(Exception):
@@ -83,3 +85,15 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         if error.errno is not None and error.filename is None:
             error.filename = os.fspath(path)
         raise
+
+
+def require(module: str, path: str) -> Any:
+    """Import an optional library, or say which command installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise InputError(
+            f"{path}: reading this format needs {package}, which is not installed. "
+            "Install it with: pip install 'sadih-dask[ingest]'"
+        ) from error

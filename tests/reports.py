@@ -16,7 +16,7 @@ from sadih_dask.learning.labels import group_rows
 from sadih_dask.report import figures
 from sadih_dask.report.measurements import BitCounts, Curve, Neighbours, PairDistances, Quality
 from sadih_dask.report.page import Report, WrittenFile, installed_versions
-from sadih_dask.retrieval.hamming import distances
+from sadih_dask.retrieval.codes import distances
 from sadih_dask.retrieval.histograms import Histograms, hamming_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision, precision_at
 

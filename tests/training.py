@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from sadih_dask import SADIH
 from sadih_dask.learning.statistics import Statistics
-from sadih_dask.storage import reader
-from sadih_dask.storage.model import write_model
+from sadih_dask.model.model_file import write_model
+from sadih_dask.stores import reader
 
 Array = NDArray[Any]
 FAST: dict[str, Any] = {"n_bits": 16, "n_init": 2, "max_iter": 2, "block_rows": 512}

@@ -1,6 +1,6 @@
 """The ``sadih`` command: parse, delegate, translate errors.
 
-One module a command, each with a `command`; it is imported when it is called, so that ``--help``
+Commands of one kind share a module; it is imported when one is called, so that ``--help``
 does not wait for numerical libraries.
 """
 
@@ -17,22 +17,22 @@ from sadih_dask import __version__
 from sadih_dask.cli.options import Interrupted
 from sadih_dask.cli.words import in_words_of_the_command_line
 from sadih_dask.errors import ClusterError, ConfigError, RunBusyError, SadihError
-from sadih_dask.redaction import redact
+from sadih_dask.files.redaction import redact
 
 _COMMANDS = {
-    "run": "Bring a collection up to date as a configuration says: codes, metrics, a report.",
-    "runs": "List the runs of a run directory.",
-    "compare": "Show what changed between two runs.",
-    "rollback": "Make an earlier run the latest again.",
-    "ingest": "Pour feature files and labels into a store.",
-    "inspect": "Describe a store or a model file.",
-    "verify": "Read a whole store and name every damaged chunk.",
-    "fit": "Learn a model from a store, or bring one up to date.",
-    "tune": "Choose weights by cross-validation and write the best model.",
-    "encode": "Write the codes of all rows of a store.",
-    "search": "Find the nearest codes of queries.",
-    "evaluate": "Measure retrieval and write figures and a report.",
-    "export": "Write codes as an index that FAISS reads.",
+    "run": ("runs", "Bring a collection up to date as a configuration says, with a report."),
+    "runs": ("runs", "List the runs of a run directory."),
+    "compare": ("runs", "Show what changed between two runs."),
+    "rollback": ("runs", "Make an earlier run the latest again."),
+    "ingest": ("ingest", "Pour feature files and labels into a store."),
+    "inspect": ("stores", "Describe a store or a model file."),
+    "verify": ("stores", "Read a whole store and name every damaged chunk."),
+    "fit": ("models", "Learn a model from a store, or bring one up to date."),
+    "tune": ("models", "Choose weights by cross-validation and write the best model."),
+    "encode": ("codes", "Write the codes of all rows of a store."),
+    "search": ("codes", "Find the nearest codes of queries."),
+    "evaluate": ("models", "Measure retrieval and write figures and a report."),
+    "export": ("codes", "Write codes as an index that FAISS reads."),
 }
 
 
@@ -45,12 +45,14 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _COMMANDS:
             return None
-        found: click.Command = import_module(f"sadih_dask.cli.{cmd_name}").command
+        home, _ = _COMMANDS[cmd_name]
+        module = import_module(f"sadih_dask.cli.{home}")
+        found: click.Command = getattr(module, f"{cmd_name}_command")
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -12,7 +12,8 @@ from sadih_dask.cli import options
 from sadih_dask.cli.progress import Bar
 
 if TYPE_CHECKING:
-    from sadih_dask.storage.ingest import HoldOut, Ingested
+    from sadih_dask.ingest import HoldOut, Ingested
+
 
 _RESUME = "Blocks that are written stay: repeat the same command to go on."
 _APPEND = (
@@ -69,7 +70,7 @@ _APPEND = (
 )
 @options.memory_limit
 @options.quiet
-def command(
+def ingest_command(
     sources: tuple[str, ...], store: str, quiet: bool, min_age: float, **chosen: Any
 ) -> None:
     """Pour feature files into STORE, with their labels.
@@ -84,8 +85,8 @@ def command(
     An interrupted ingestion goes on when the same command is repeated; with --append, files that
     are in the store already are passed over, and the new rows are added all at once.
     """  # noqa: D301 - click reads this escape
-    from sadih_dask.storage.ingest import ingest
-    from sadih_dask.storage.ingest.young import pass_over_young
+    from sadih_dask.ingest import ingest
+    from sadih_dask.ingest.changes import pass_over_young
 
     mode = _mode(chosen.pop("append"), chosen.pop("overwrite"))
     form = {name: chosen.pop(name) for name in ("dtype", "chunk_rows", "compression")}
@@ -121,8 +122,8 @@ def _places(
     store: str, queries: str | None, fraction: float | None, seed: int
 ) -> dict[str, HoldOut | None]:
     """Return the stores to be filled, and which part of the rows goes into each."""
-    from sadih_dask.storage.files import connect
-    from sadih_dask.storage.ingest import HoldOut
+    from sadih_dask.files.filesystem import connect
+    from sadih_dask.ingest import HoldOut
 
     if queries is None and fraction is None:
         return {store: None}
@@ -143,8 +144,8 @@ def _mode(append: bool, overwrite: bool) -> Any:
 
 
 def _files(sources: tuple[str, ...], chosen: dict[str, Any]) -> Any:
-    from sadih_dask.storage.ingest import DataFiles
-    from sadih_dask.storage.sources import read_class_names
+    from sadih_dask.ingest import DataFiles
+    from sadih_dask.sources import read_class_names
 
     if chosen["class_names"] is not None:
         chosen["class_names"] = read_class_names(Path(chosen["class_names"]))

@@ -16,7 +16,7 @@ from sadih_dask.cli.progress import Bar
 from sadih_dask.cluster import ClusterSettings, Place
 from sadih_dask.cluster.security import check_address
 from sadih_dask.errors import InputError
-from sadih_dask.redaction import RedactingFilter
+from sadih_dask.files.redaction import RedactingFilter
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

@@ -1,24 +1,194 @@
-"""``sadih runs``."""
+"""``sadih run``.
+
+``sadih runs``.
+
+``sadih compare``.
+
+``sadih rollback``.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from sadih_dask.cli import options
+from sadih_dask.cli.progress import Bar
+
+if TYPE_CHECKING:
+    from sadih_dask.cluster import ClusterSettings
+    from sadih_dask.runs.record import Difference, Record
+    from sadih_dask.runs.run import Pipeline
+
+
+GATE_REFUSED = 3
+_RESUME = "What is finished stays: repeat the same command to go on."
+
+
+def _show_settings(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from sadih_dask.runs.loading import describe
+
+    for line in describe():
+        click.echo(line)
+    context.exit()
+
+
+@click.command()
+@click.argument("configuration", type=click.Path(), metavar="CONFIG")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a setting, such as model.n_bits=32; may be repeated.",
+)
+@click.option("--plan", "only_plan", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the record as a JSON object.")
+@click.option(
+    "--settings",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_settings,
+    help="List all settings of a configuration, and exit.",
+)
+@options.running
+def run_command(
+    configuration: str,
+    overrides: tuple[str, ...],
+    only_plan: bool,
+    as_json: bool,
+    **running: Any,
+) -> int:
+    """Bring a collection up to date as the TOML file CONFIG says: codes, metrics, a report.
+
+    \b
+    sadih run pipelines/digits.toml
+    sadih run nightly.toml --set model.n_bits=32 --plan
+
+    Stages: ingest, fit, encode, evaluate, export, report. What is current is not done again, so
+    the command may be repeated at any time, and resumes what was interrupted. Settings may also be
+    given as environment variables: SADIH__MODEL__N_BITS=32.
+
+    Exit codes: 0 done, or nothing to do; 1 bad data or damage; 2 wrong usage or configuration; 3
+    the quality gate refused the model; 4 the cluster failed; 5 another run is at work; 130
+    interrupted.
+    """  # noqa: D301 - click reads this escape
+    from sadih_dask.runs.loading import load
+
+    settings = load(configuration, overrides)
+    setting = options.Running(**running)
+    setting.check(settings.cluster.chosen)
+    from sadih_dask.runs.run import Pipeline, plan
+
+    pipeline = Pipeline(
+        settings,
+        configuration,
+        _Display(setting.quiet),
+        lambda: _placed(setting, settings.cluster.chosen),
+        lambda line: None if setting.quiet else click.echo(line, err=as_json),
+    )
+    if only_plan:
+        _print_plan(plan(pipeline), as_json)
+        return 0
+    try:
+        with options.resumable(_RESUME):
+            record = pipeline.run()
+    finally:
+        if as_json and pipeline.record is not None:
+            click.echo(json.dumps(pipeline.record.to_dict(), indent=1))
+    if not as_json and not setting.quiet:
+        _print_run(record, pipeline)
+    if record.outcome == "refused":
+        for reason in (record.gate or {}).get("reasons", []):
+            click.echo(f"sadih: {reason}", err=True)
+        click.echo(f"sadih: latest is still {record.previous or 'none'}.", err=True)
+        return GATE_REFUSED
+    return 0
+
+
+class _Display:
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+
+    def bar(self, title: str, *, unit: str = "rows", goes_on: bool = False) -> Bar:
+        return Bar(title, unit=unit, goes_on=goes_on, quiet=self._quiet)
+
+
+@contextmanager
+def _placed(setting: options.Running, said: ClusterSettings) -> Iterator[Mapping[str, Any] | None]:
+    with setting.prepared(said) as place:
+        yield place.describe()
+
+
+def _print_plan(stages: Iterator[Mapping[str, Any]], as_json: bool) -> None:
+    from dask.utils import format_bytes
+
+    if as_json:
+        click.echo(json.dumps(list(stages), indent=1))
+        return
+    for stage in stages:
+        words = [f"{stage['stage']:<10}{stage['action']}"]
+        if stage.get("reason"):
+            words.append(str(stage["reason"]))
+        if stage.get("rows") is not None:
+            words.append(f"{stage['rows']:,} rows")
+        if stage.get("bytes") is not None:
+            words.append(f"{format_bytes(stage['bytes'])} to read")
+        if stage.get("memory") is not None:
+            words.append(f"at most {format_bytes(stage['memory'])} of memory")
+        click.echo(", ".join(words))
+    click.echo("Nothing was done (--plan).")
+
+
+def _print_run(record: Record, pipeline: Pipeline) -> None:
+    """What was done, and how good it is."""
+    directory = pipeline.settings.run.directory
+    if record.outcome == "nothing to do":
+        click.echo(f"Nothing to do: {directory} is up to date (run {record.id}).")
+        return
+    for stage in record.stages:
+        rows = f"{stage.facts['rows']:>12,} rows" if "rows" in stage.facts else ""
+        seconds = f"{stage.seconds:>8.2f} s" if stage.action == "done" else ""
+        click.echo(f"  {stage.name:<10}{stage.action:<8}{seconds:>10}{rows}")
+    _print_metrics(record.metrics)
+    if record.outcome == "complete":
+        click.echo(f"Run {record.id} is the latest: {directory}/latest")
+        for name, path in record.files.items():
+            click.echo(f"  {name:<14}{path}")
+
+
+def _print_metrics(metrics: Mapping[str, Any]) -> None:
+    lengths = metrics.get("lengths", {})
+    if not lengths:
+        return
+    protocols = list(next(iter(lengths.values())))
+    names = ["MAP", "precision@100"]
+    titles = [f"{name} {protocol}" for protocol in protocols for name in names]
+    click.echo(f"{'bits':>6}" + "".join(f"{title:>23}" for title in titles))
+    for bits, found in lengths.items():
+        values = [found[protocol].get(name) for protocol in protocols for name in names]
+        shown = "".join(f"{'' if v is None else f'{v:.4f}':>23}" for v in values)
+        click.echo(f"{bits:>6}{shown}")
 
 
 @click.command()
 @click.argument("directory")
 @click.option("--json", "as_json", is_flag=True, help="Print the records as a JSON array.")
-def command(directory: str, as_json: bool) -> None:
+def runs_command(directory: str, as_json: bool) -> None:
     """List the runs of the run directory DIRECTORY, oldest first, with their metrics.
 
     The run that is the latest has a star.
     """
     from sadih_dask.errors import SadihError
-    from sadih_dask.runs.workspace import Workspace
+    from sadih_dask.runs.directory import Workspace
 
     workspace = Workspace(directory)
     records: list[dict[str, Any]] = []
@@ -63,3 +233,93 @@ def _line(record: Mapping[str, Any]) -> str:
         f"{outcome:<12}{seconds:>9.1f}{'' if rows is None else f'{rows:,}':>14}"
         f"{'' if bits is None else bits:>6}{shown}  {done or 'none'}"
     )
+
+
+@click.command()
+@click.argument("directory")
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="[B]", default="latest")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as a JSON object.")
+def compare_command(directory: str, first: str, second: str, as_json: bool) -> None:
+    """Show what changed from run A to run B of DIRECTORY: settings, data, versions and metrics.
+
+    A and B are ids as `sadih runs` lists them, or the word latest.  [default for B: latest]
+    """
+    from sadih_dask.errors import FormatError
+    from sadih_dask.runs.directory import Workspace
+    from sadih_dask.runs.record import compare
+
+    workspace = Workspace(directory)
+
+    def record_of(name: str) -> dict[str, Any]:
+        run = (workspace.latest() or name) if name == "latest" else name
+        workspace.manifest(run)  # says which runs there are, if it is none of them
+        if (found := workspace.record(run)) is None:
+            raise FormatError(f"run {run} of {workspace.url} was killed before it left a record")
+        return found
+
+    found = compare(record_of(first), record_of(second))
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=1))
+        return
+    click.echo(f"from {first} to {second}")
+    _print("settings", found.settings)
+    _print("data and results", found.data)
+    _print("versions", found.versions)
+    _print("mean average precision", [_named(row) for row in found.metrics if _is_map(row)])
+
+
+def _is_map(row: Difference) -> bool:
+    """MAP of every length and protocol; the other metrics follow it and are in --json."""
+    return row.what.endswith(".MAP")
+
+
+def _named(row: Difference) -> Difference:
+    bits, protocol, _ = row.what.split(".")
+    return replace(row, what=f"{bits} bits, {protocol}")
+
+
+def _print(title: str, differences: Iterable[Difference]) -> None:
+    rows = list(differences)
+    if not rows:
+        click.echo(f"\n{title}: the same")
+        return
+    click.echo(f"\n{title}")
+    width = max(len(row.what) for row in rows)
+    for row in rows:
+        change = "" if row.change is None else f"  {_signed(row.change)}"
+        click.echo(f"  {row.what:<{width}}  {_short(row.first)} -> {_short(row.second)}{change}")
+
+
+def _signed(change: float) -> str:
+    return f"{change:+,.0f}" if change.is_integer() and change else f"{change:+.4f}"
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.4f}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 40 else f"{text[:16]}..."
+
+
+@click.command()
+@click.argument("directory")
+@click.argument("run", required=False)
+def rollback_command(directory: str, run: str | None) -> None:
+    """Make RUN the latest of DIRECTORY again; without RUN, the complete run before the latest.
+
+    Nothing is removed or computed. What is rolled back stays so: `sadih run` does not make the same
+    result the latest again, only one from other data or settings.
+    """
+    from sadih_dask.errors import FormatError
+    from sadih_dask.runs.directory import Workspace
+
+    workspace = Workspace(directory)
+    if not workspace.runs():  # a lock would make the folder of a mistyped name
+        raise FormatError(f"{workspace.url} has no runs; nothing was changed")
+    with workspace.locked():
+        before = workspace.latest()
+        chosen = run or workspace.previous_complete()
+        if not workspace.manifest(chosen).get("complete"):
+            raise FormatError(f"run {chosen} of {workspace.url} is not complete; choose another")
+        workspace.reject_after(chosen)
+        workspace.point_latest_at(chosen)
+    click.echo(f"{workspace.url}: latest was {before}, is {chosen}.")

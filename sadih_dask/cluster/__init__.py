@@ -3,7 +3,7 @@
 Nothing here is needed to use this package with a Dask client of one's own.
 """
 
-from sadih_dask.cluster.places import Place, running
 from sadih_dask.cluster.settings import ClusterSettings, Kubernetes, Slurm, Tls
+from sadih_dask.cluster.start import Place, running
 
 __all__ = ["ClusterSettings", "Kubernetes", "Place", "Slurm", "Tls", "running"]

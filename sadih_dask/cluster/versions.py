@@ -11,7 +11,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from sadih_dask.compute.waiting import settle
+from sadih_dask.compute.remote import settle
 from sadih_dask.errors import ClusterError
 
 logger = logging.getLogger(__name__)

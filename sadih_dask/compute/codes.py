@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from sadih_dask.arrays import Array, Bytes
 from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.rows import ArrayRows, StoreRows
 from sadih_dask.errors import DtypeError, InputError
 from sadih_dask.retrieval.codes import check_packed, n_bytes
-from sadih_dask.storage import CodeStore
+from sadih_dask.stores import CodeStore
+from sadih_dask.types import Array, Bytes
 
 BLOCK_BYTES = 4 * 2**20
 """Bytes of codes read at a time, unless a storage chunk is larger."""

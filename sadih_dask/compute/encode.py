@@ -16,18 +16,18 @@ import dask.array as da
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 
-from sadih_dask.arrays import Array, Bytes, Ints
-from sadih_dask.compute.fill import fill
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.running import Progress, run, share, unique_name
+from sadih_dask.compute.run import Progress, run, share, unique_name
+from sadih_dask.compute.tree import fill
 from sadih_dask.errors import LabelError
+from sadih_dask.files.redaction import redact
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.statistics import canonical_blocks, check_finite, check_numbers
-from sadih_dask.redaction import redact
 from sadih_dask.retrieval.codes import n_bytes, pack
-from sadih_dask.storage import CodeStore, FeatureStore
-from sadih_dask.storage.codes import CodeWriter
+from sadih_dask.stores import CodeStore, FeatureStore
+from sadih_dask.stores.codes import CodeWriter
+from sadih_dask.types import Array, Bytes, Ints
 
 
 @dataclass(frozen=True, eq=False)

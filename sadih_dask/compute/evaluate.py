@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.arrays import Bytes, Ints
 from sadih_dask.compute.codes import ArrayCodes, DatabaseCodes, open_database, read_queries
-from sadih_dask.compute.labels import ArrayLabels, Groups, Labels, open_labels
-from sadih_dask.compute.pairs import reduce_pairs
-from sadih_dask.compute.running import Progress
+from sadih_dask.compute.rows import ArrayLabels, Groups, Labels, open_labels
+from sadih_dask.compute.run import Progress
+from sadih_dask.compute.tree import reduce_pairs
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.retrieval.evaluation import CURVE_LENGTH, CUTOFFS, RADIUS, Evaluation
 from sadih_dask.retrieval.histograms import FEW_PAIRS, Histograms, hamming_histograms
+from sadih_dask.types import Bytes, Ints
 
 
 def evaluate(

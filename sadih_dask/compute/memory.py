@@ -18,16 +18,16 @@ import psutil
 from dask.utils import format_bytes, parse_bytes
 from distributed.system import MEMORY_LIMIT
 
-from sadih_dask.arrays import Ints
 from sadih_dask.compute.remote import identity_of
 from sadih_dask.compute.rows import Rows
-from sadih_dask.compute.running import current_client, default_workers
+from sadih_dask.compute.run import current_client, default_workers
 from sadih_dask.errors import LabelError, MemoryPlanError
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.problem import MAX_GROUPS
 from sadih_dask.learning.statistics import MERGE_FAN_IN, compute_dtype
 from sadih_dask.retrieval.forecast import SIMULATED_ROWS
 from sadih_dask.retrieval.histograms import BLOCK_PAIRS
+from sadih_dask.types import Ints
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from sadih_dask.arrays import Array
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.statistics import Statistics, check_numbers
+from sadih_dask.types import Array
 
 Partial = TypeVar("Partial", covariant=True)
 

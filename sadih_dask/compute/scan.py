@@ -13,15 +13,21 @@ from typing import Any
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 
-from sadih_dask.arrays import Array
+from sadih_dask.compute.checkpoint import (
+    Checkpoint,
+    PartFiles,
+    Parts,
+    find_parts,
+    going_on,
+    keep,
+    load,
+)
 from sadih_dask.compute.reduction import BlockReduction, Partial, Resumable
-from sadih_dask.compute.reduction import Reduction as Reduction
-from sadih_dask.compute.resume import Parts, find_parts, going_on, keep, load
 from sadih_dask.compute.rows import LazyRows, ReadableRows, Rows, StoreRows
-from sadih_dask.compute.running import Progress, run, share, total_threads, unique_name
+from sadih_dask.compute.run import Progress, run, share, total_threads, unique_name
 from sadih_dask.errors import InputError
 from sadih_dask.learning.statistics import MERGE_FAN_IN, merge_in_order
-from sadih_dask.storage.checkpoint import Checkpoint, PartFiles
+from sadih_dask.types import Array
 
 TAIL_NODES = 2
 """Nodes of the tree, for every thread, whose blocks are tasks of their own."""

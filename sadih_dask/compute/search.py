@@ -7,15 +7,15 @@ from typing import Any, overload
 
 import numpy as np
 
-from sadih_dask.arrays import Array, Bytes, Ints
 from sadih_dask.compute.codes import StoreCodes, StoredCodes, open_database, read_queries
-from sadih_dask.compute.pairs import Question, Result, reduce_pairs
-from sadih_dask.compute.running import Progress
+from sadih_dask.compute.run import Progress
+from sadih_dask.compute.tree import Question, Result, reduce_pairs
 from sadih_dask.errors import InputError
 from sadih_dask.retrieval.nearest import (
     Finds,
     Neighbours,
     WithinRadius,
+    asymmetric_order,
     check_finds,
     check_k,
     distances_of,
@@ -24,8 +24,8 @@ from sadih_dask.retrieval.nearest import (
     nearest_keys,
     rows_of,
 )
-from sadih_dask.retrieval.rerank import asymmetric_order
-from sadih_dask.storage import CodeStore
+from sadih_dask.stores import CodeStore
+from sadih_dask.types import Array, Bytes, Ints
 
 MAX_RESULTS = 50_000_000
 

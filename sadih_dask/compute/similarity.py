@@ -13,15 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.arrays import Floats
-from sadih_dask.compute.running import run, share, unique_name
-from sadih_dask.learning.kinds import SimilarityKind
+from sadih_dask.compute.run import run, share, unique_name
 from sadih_dask.learning.labels import LabelGroups
-from sadih_dask.learning.similarity import (
-    SharedLabel,
-    Similarity,
-    group_similarity,
-)
+from sadih_dask.learning.similarity import SharedLabel, Similarity, group_similarity
+from sadih_dask.types import Floats, SimilarityKind
 
 MANY_GROUPS = 4096
 """Label groups from which on blocks of S are worth a task."""

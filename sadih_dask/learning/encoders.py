@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg as la
 
-from sadih_dask.arrays import Array, Floats
-from sadih_dask.learning.autoencoder_updates import encoder_exact, encoder_printed, start_encoder
 from sadih_dask.learning.features import AnchorMap
-from sadih_dask.learning.kinds import EncoderKind
 from sadih_dask.learning.problem import Problem, State
 from sadih_dask.learning.statistics import Statistics
+from sadih_dask.learning.updates import encoder_exact, encoder_printed, start_encoder
+from sadih_dask.types import Array, EncoderKind, Floats
 
 DESCENT_STEPS = 200
 DESCENT_TOLERANCE = 1e-6

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sadih_dask.arrays import Array, Floats, Ints
 from sadih_dask.errors import NonFiniteError
 from sadih_dask.learning.statistics import compute_dtype
+from sadih_dask.types import Array, Floats, Ints
 
 WIDTH = 0.6
 """Kernel width as a part of the mean distance between rows and anchors."""

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from sadih_dask.arrays import Array, Ints
 from sadih_dask.errors import DtypeError, LabelError
+from sadih_dask.types import Array, Ints
 
 
 @dataclass(frozen=True, eq=False)

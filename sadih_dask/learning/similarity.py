@@ -13,10 +13,9 @@ from typing import Protocol, get_args
 import numpy as np
 import scipy.sparse as sp
 
-from sadih_dask.arrays import Bytes, Floats
 from sadih_dask.errors import InputError
-from sadih_dask.learning.kinds import SimilarityKind
 from sadih_dask.learning.labels import LabelGroups
+from sadih_dask.types import Bytes, Floats, SimilarityKind
 
 BLOCK_BYTES = 64 * 2**20
 """Size of a dense block of rows of S, were it formed whole."""

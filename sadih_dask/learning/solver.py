@@ -8,35 +8,24 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sadih_dask.arrays import Floats
-from sadih_dask.learning.autoencoder_updates import (
-    decoder_exact,
-    decoder_printed,
-    encoder_exact,
-    encoder_printed,
-    start_encoder,
-)
-from sadih_dask.learning.code_updates import (
+from sadih_dask.learning.objective import Record, Trace, objective
+from sadih_dask.learning.problem import MAX_GROUPS, Problem, State
+from sadih_dask.learning.start import PREDICTABILITY, random_codes, separated_codes, spectral_codes
+from sadih_dask.learning.updates import (
     codes_l1,
     codes_l1_guarded,
     codes_l21,
     codes_l21_printed,
-)
-from sadih_dask.learning.kinds import Loss, SolverKind, StartKind
-from sadih_dask.learning.label_updates import (
+    decoder_exact,
+    decoder_printed,
     embedding_exact,
     embedding_from_codes,
     embedding_printed,
+    encoder_exact,
+    encoder_printed,
+    start_encoder,
 )
-from sadih_dask.learning.objective import objective
-from sadih_dask.learning.problem import MAX_GROUPS, Problem, State
-from sadih_dask.learning.start import (
-    PREDICTABILITY,
-    random_codes,
-    separated_codes,
-    spectral_codes,
-)
-from sadih_dask.learning.trace import Record, Trace
+from sadih_dask.types import Floats, Loss, SolverKind, StartKind
 
 Update: TypeAlias = Callable[[Problem, State], State]
 Criterion: TypeAlias = Callable[[State], float]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg as la
 
-from sadih_dask.arrays import Floats
-from sadih_dask.learning.autoencoder_updates import polar
 from sadih_dask.learning.problem import Problem
+from sadih_dask.learning.updates import polar
+from sadih_dask.types import Floats
 
 TEMPERATURE = 0.8
 """tau / sqrt(l): how quickly a pair of codes counts as far enough apart."""

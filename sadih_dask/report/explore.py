@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.arrays import Array
 from sadih_dask.errors import InputError
-from sadih_dask.report import figures, glance
-from sadih_dask.report.card import card
+from sadih_dask.report import code_statistics, figures
+from sadih_dask.report.html import score
 from sadih_dask.report.measurements import Curve, PairDistances
-from sadih_dask.report.result_cards import TIES, protocols_of
+from sadih_dask.report.notebook import TIES, card, protocols_of
 from sadih_dask.report.retrieval import places
-from sadih_dask.report.wording import score
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols
 from sadih_dask.retrieval.nearest import Neighbours
-from sadih_dask.storage import FeatureStore
+from sadih_dask.stores import FeatureStore
+from sadih_dask.types import Array
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,4 +125,5 @@ def show_neighbours(
                     f"FeatureStore.create(..., {name}=...)"
                 )
     names = database.class_names or queries.class_names
-    return figures.neighbour_pictures(glance.pictured(queries, asked, database, found, names))
+    pictured = code_statistics.pictured(queries, asked, database, found, names)
+    return figures.neighbour_pictures(pictured)

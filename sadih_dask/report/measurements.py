@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sadih_dask.arrays import Array, Bytes, Floats, Ints
 from sadih_dask.errors import InputError
 from sadih_dask.retrieval.codes import unpack
+from sadih_dask.types import Array, Bytes, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,11 +15,8 @@ from typing import Literal, Protocol
 from markupsafe import Markup
 
 from sadih_dask.errors import naming
-from sadih_dask.report.inline import inline_svg
+from sadih_dask.report.html import count, css_variables, duration, environment, inline_svg
 from sadih_dask.report.measurements import Quality
-from sadih_dask.report.palette import css_variables
-from sadih_dask.report.templating import environment
-from sadih_dask.report.wording import count, duration
 
 PACKAGES = (
     "sadih-dask",

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sadih_dask.arrays import Ints
-from sadih_dask.estimator import SADIH
+from sadih_dask.model.estimator import SADIH
 from sadih_dask.report.measurements import BitCounts, Curve, Neighbours, PairDistances, Quality
 from sadih_dask.report.page import Drawn, Report, WrittenFile, installed_versions
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols
+from sadih_dask.types import Ints
 
 if TYPE_CHECKING:
     from sadih_dask.report.figures import Drawing

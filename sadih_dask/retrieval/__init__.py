@@ -1,1 +1,6 @@
-"""Codes, Hamming distances and retrieval metrics on NumPy arrays."""
+"""Packed codes, Hamming kernels and metrics; NumPy and numba, in memory.
+
+Read `codes` first (bits in bytes), then `histograms` (relevant and total rows by distance),
+`metrics` (everything that is read off them), `nearest`, `evaluation` (metrics of a collection) and
+`forecast` (retrieval quality from statistics alone). `kernels` are the compiled loops.
+"""

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.arrays import Floats, Ints
 from sadih_dask.retrieval import metrics
-from sadih_dask.retrieval.curves import RECALL_GRID, precision_curve, precision_recall_curve
 from sadih_dask.retrieval.histograms import Histograms
+from sadih_dask.retrieval.metrics import RECALL_GRID, precision_curve, precision_recall_curve
+from sadih_dask.types import Floats, Ints
 
 CUTOFFS = (100, 1000)
 RADIUS = 2

@@ -12,14 +12,13 @@ from functools import cached_property
 
 import numpy as np
 
-from sadih_dask.arrays import Floats, Ints
 from sadih_dask.learning.encoders import group_scores_to_codes
-from sadih_dask.learning.kinds import EncoderKind
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.problem import Problem, State
 from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.histograms import hamming_histograms
 from sadih_dask.retrieval.metrics import average_precision
+from sadih_dask.types import EncoderKind, Floats, Ints
 
 SIMULATED_ROWS = 5000
 

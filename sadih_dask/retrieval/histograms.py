@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sadih_dask.arrays import Array, Bytes, Floats, Ints
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.labels import LabelGroups
-from sadih_dask.retrieval.codes import check_packed
-from sadih_dask.retrieval.hamming import check_widths, columns, distances, words
+from sadih_dask.retrieval.codes import check_packed, check_widths, columns, distances, words
+from sadih_dask.types import Array, Bytes, Floats, Ints
 
 BLOCK_PAIRS = 2**22
 """Query-item pairs looked at together in NumPy."""

@@ -1,1 +1,5 @@
-"""Run directories: what was made, by which run, and which of them is the latest."""
+"""A configured run: settings, directory, stages, record.
+
+Read `settings` first (what a configuration may say) and `loading` (file, environment, command
+line), then `directory` (artefacts, runs, latest), `stages` and `run`, and `record`.
+"""

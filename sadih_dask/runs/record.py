@@ -1,19 +1,30 @@
-"""What happened in a run, as JSON, and what a table of runs shows of it."""
+"""What happened in a run, as JSON, and what a table of runs shows of it.
+
+The log of a run: everything that the package has to say, in the run's folder.
+
+Two runs side by side: what changed in settings, data, work and quality.
+"""
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import platform
 import resource
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TextIO
 
-from sadih_dask.redaction import redact_values
+from sadih_dask.files.filesystem import LocalFiles
+from sadih_dask.files.redaction import RedactingFilter, redact_values
+from sadih_dask.runs.directory import LOG, RUNS, Workspace
 
 FORMAT, VERSION = "sadih-run", 1
 PACKAGES = ("sadih-dask", "numpy", "scipy", "dask", "distributed", "zarr", "numba", "scikit-learn")
@@ -121,3 +132,136 @@ def mean_average_precision(record: Mapping[str, Any], protocol: str) -> float | 
     found = metrics.get("lengths", {}).get(str(metrics.get("n_bits")), {})
     value = found.get(protocol, {}).get("MAP")
     return None if value is None else float(value)
+
+
+logger = logging.getLogger(__name__)
+
+
+class RunLog(logging.Handler):
+    """Collects lines until the run has a folder, then keeps them there.
+
+    On a local disk they are written as they come; behind a URL when the log is closed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self.addFilter(RedactingFilter())
+        self._text: TextIO = io.StringIO()
+        self._remote: tuple[Workspace, str] | None = None
+        self._logger = logging.getLogger("sadih_dask")
+        self._level = self._logger.level
+
+    def __enter__(self) -> Self:
+        self._logger.addHandler(self)
+        if self._logger.getEffectiveLevel() > logging.INFO:
+            self._logger.setLevel(logging.INFO)
+        return self
+
+    def keep_at(self, workspace: Workspace, run: str) -> None:
+        """From now on the lines belong to a run."""
+        if not isinstance(workspace.files, LocalFiles):
+            self._remote = workspace, run
+            return
+        path = Path(workspace.files.path(f"{RUNS}/{run}/{LOG}"))
+        file = path.open("a", encoding="utf-8", buffering=1)
+        file.write(self._lines())
+        self._text = file
+
+    def _lines(self) -> str:
+        return self._text.getvalue() if isinstance(self._text, io.StringIO) else ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line."""
+        self._text.write(self.format(record) + "\n")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level)
+        if self._remote is not None:
+            workspace, run = self._remote
+            try:
+                workspace.write_log(run, self._lines())
+            except OSError as failure:  # not worth the run, nor hiding why it failed
+                logger.warning("the log of run %s could not be written: %s", run, failure)
+        self._text.close()
+
+
+ABSENT = "absent"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not the same in both runs."""
+
+    what: str
+    first: Any
+    second: Any
+
+    @property
+    def change(self) -> float | None:
+        """The second less the first, where both are numbers."""
+        if _is_number(self.first) and _is_number(self.second):
+            return float(self.second) - float(self.first)
+        return None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What changed from one run to another, by kind."""
+
+    settings: tuple[Difference, ...]
+    data: tuple[Difference, ...]
+    metrics: tuple[Difference, ...]
+    versions: tuple[Difference, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return {
+            kind: [{"what": d.what, "first": d.first, "second": d.second} for d in found]
+            for kind, found in vars(self).items()
+        }
+
+
+def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
+    """Compare the records of two runs; metrics are all there, the rest where it differs."""
+
+    def differing(name: str) -> tuple[Difference, ...]:
+        pairs = _pairs(first.get(name) or {}, second.get(name) or {})
+        return tuple(pair for pair in pairs if pair.first != pair.second)
+
+    before = (first.get("metrics") or {}).get("lengths", {})
+    after = (second.get("metrics") or {}).get("lengths", {})
+    sizes = (Difference(name, first.get(name), second.get(name)) for name in ("rows", "queries"))
+    data = [size for size in sizes if size.first != size.second]
+    return Comparison(
+        differing("settings"),
+        (*data, *differing("fingerprints")),
+        tuple(_pairs(before, after)),
+        differing("versions"),
+    )
+
+
+def _pairs(first: Any, second: Any, at: str = "") -> Iterator[Difference]:
+    """Leaves of two trees, by their paths."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        for name in dict.fromkeys((*first, *second)):
+            path = f"{at}.{name}" if at else str(name)
+            yield from _pairs(first.get(name, ABSENT), second.get(name, ABSENT), path)
+    elif isinstance(first, Mapping):
+        for name, value in first.items():
+            yield from _pairs(value, ABSENT, f"{at}.{name}" if at else str(name))
+    elif isinstance(second, Mapping):
+        for name, value in second.items():
+            yield from _pairs(ABSENT, value, f"{at}.{name}" if at else str(name))
+    else:
+        yield Difference(at, first, second)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -28,11 +28,12 @@ from dask.utils import format_bytes
 from distributed.protocol.pickle import dumps
 
 from sadih_dask import CodeStore, FeatureStore
-from sadih_dask.compute import encode, fill, pairs, scan
+from sadih_dask.compute import encode, scan
+from sadih_dask.compute import tree as fill
+from sadih_dask.compute import tree as pairs
 from sadih_dask.compute.codes import StoreCodes
 from sadih_dask.compute.evaluate import Count, LabelledCodes
-from sadih_dask.compute.labels import StoreLabels
-from sadih_dask.compute.rows import StoreRows
+from sadih_dask.compute.rows import StoreLabels, StoreRows
 from sadih_dask.compute.search import Nearest
 
 N_FEATURES, N_BITS, N_ROWS = 512, 64, 16_384

@@ -21,7 +21,7 @@ from typing import Any
 
 import dask
 
-from sadih_dask.pipeline.synthetic import generate
+from sadih_dask.ingest.synthetic import generate
 
 THREADS = 2
 N_CLASSES = 100

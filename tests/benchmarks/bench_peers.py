@@ -18,7 +18,7 @@ from typing import Any
 
 import dask
 
-from sadih_dask.pipeline.synthetic import generate
+from sadih_dask.ingest.synthetic import generate
 
 BITS = 64
 PRELUDE = """

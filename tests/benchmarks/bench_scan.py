@@ -22,14 +22,15 @@ import dask
 import numpy as np
 import scipy.sparse as sp
 
+from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.running import one_blas_thread
-from sadih_dask.compute.scan import Reduction, scan
-from sadih_dask.learning import centring
+from sadih_dask.compute.scan import scan
+from sadih_dask.ingest.synthetic import generate
+from sadih_dask.learning import statistics as centring
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.statistics import Statistics
-from sadih_dask.pipeline.synthetic import generate
-from sadih_dask.storage import FeatureStore
+from sadih_dask.stores import FeatureStore
 
 THREADS = 2
 N_CLASSES = 100

@@ -20,7 +20,7 @@ import faiss
 import numpy as np
 
 from sadih_dask import CodeStore, evaluate, search
-from sadih_dask.retrieval.hamming import distances
+from sadih_dask.retrieval.codes import distances
 
 Ways = dict[str, Callable[[], np.ndarray]]
 

@@ -18,9 +18,9 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from sadih_dask import SADIH
-from sadih_dask.selection import SADIHCV
-from sadih_dask.selection.grid import PAPER_GRID, candidates
-from sadih_dask.solving import learn
+from sadih_dask.model.cross_validation import SADIHCV
+from sadih_dask.model.grid import PAPER_GRID, candidates
+from sadih_dask.model.solve import learn
 
 LENGTHS = (16, 32, 64)
 FOLDS = 5

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sadih_dask.storage import FeatureStore
+from sadih_dask.stores import FeatureStore
 
 
 def main() -> None:

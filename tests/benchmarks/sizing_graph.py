@@ -14,8 +14,10 @@ from unittest.mock import patch
 import dask
 from dask.order import order
 
-from sadih_dask.compute import encode, fill, resume, scan
-from sadih_dask.storage.layout import default_chunk_rows
+from sadih_dask.compute import checkpoint as resume
+from sadih_dask.compute import encode, scan
+from sadih_dask.compute import tree as fill
+from sadih_dask.stores.layout import default_chunk_rows
 from tests.benchmarks.bench_graph import graph_of, not_run
 
 BLOCK_ROWS = 8192

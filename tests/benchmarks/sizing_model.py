@@ -9,7 +9,7 @@ import numpy as np
 
 from sadih_dask.compute.memory import MemoryPlan, ScanShape, plan_scan
 from sadih_dask.learning.features import SAMPLE_BLOCKS, SAMPLE_ROWS
-from sadih_dask.storage.layout import default_chunk_rows
+from sadih_dask.stores.layout import default_chunk_rows
 from tests.benchmarks.sizing_cluster import Store, Work
 from tests.benchmarks.sizing_graph import BLOCK_ROWS, scan_tasks
 

@@ -23,15 +23,16 @@ from distributed.protocol.pickle import dumps
 
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute import scan
+from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.running import one_blas_thread, unique_name
+from sadih_dask.compute.run import unique_name
+from sadih_dask.ingest import DataFiles, ingest
+from sadih_dask.ingest.synthetic import Clouds, generate
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.statistics import Statistics
-from sadih_dask.pipeline.synthetic import Clouds, generate
-from sadih_dask.solving import learn
-from sadih_dask.storage.ingest import DataFiles, ingest
+from sadih_dask.model.solve import learn
 from tests.benchmarks.sizing_graph import BLOCK_ROWS
 from tests.clusters import dask_processes
 

@@ -16,12 +16,13 @@ from typing import Any
 import dask
 import psutil
 
+from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.scan import Reduction, scan
+from sadih_dask.compute.scan import scan
+from sadih_dask.ingest.synthetic import generate
 from sadih_dask.learning.features import AnchorMap
-from sadih_dask.pipeline.synthetic import generate
-from sadih_dask.randomness import generator
-from sadih_dask.storage import FeatureStore
+from sadih_dask.learning.randomness import generator
+from sadih_dask.stores import FeatureStore
 from tests.benchmarks.sizing_cluster import Cluster, Store, Work
 from tests.benchmarks.sizing_graph import BLOCK_ROWS, scan_tasks
 from tests.benchmarks.sizing_model import Job, work_of

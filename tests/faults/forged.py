@@ -19,8 +19,8 @@ import numcodecs.zstd
 import numpy as np
 
 from sadih_dask import SADIH, CodeStore, FeatureStore
-from sadih_dask.storage.checksum import crc32c, trailer
-from sadih_dask.storage.commit import ATTRIBUTE, _checksum
+from sadih_dask.files.checksum import crc32c, trailer
+from sadih_dask.stores.root import ATTRIBUTE, _checksum
 
 Maker = Callable[[Path], Path]
 SPARSE = 40 << 30

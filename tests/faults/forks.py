@@ -184,7 +184,7 @@ def _die_with_parent() -> None:
 
 
 def _watch(kill: tuple[str, int] | None, tally: str | None) -> None:
-    from sadih_dask.storage import reader
+    from sadih_dask.stores import reader
 
     lines = None if tally is None else os.open(tally, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     renames = iter(range(sys.maxsize))
@@ -215,7 +215,7 @@ def _import_everything() -> None:
     """Import what commands need. No thread may run before a fork; jemalloc's can be forked."""
     import importlib
 
-    for name in ("distributed", "faiss", "matplotlib.figure", "sadih_dask.pipeline.run"):
+    for name in ("distributed", "faiss", "matplotlib.figure", "sadih_dask.runs.run"):
         importlib.import_module(name)
     for command in ("ingest", "fit", "encode", "evaluate", "export", "verify", "run"):
         importlib.import_module(f"sadih_dask.cli.{command}")

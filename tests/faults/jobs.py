@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sadih_dask import CodeStore, FeatureStore
-from sadih_dask.storage.model import read_model, write_model
+from sadih_dask.model.model_file import read_model, write_model
 
 STAGES = ("ingest", "fit", "encode", "export", "evaluate")
 

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from sadih_dask import SADIH, CodeStore, FeatureStore
+from sadih_dask.compute.checkpoint import Checkpoint
 from sadih_dask.errors import IncompleteError, IntegrityError
-from sadih_dask.storage.checkpoint import Checkpoint
-from sadih_dask.storage.features import FeatureWriter
+from sadih_dask.stores.features import FeatureWriter
 from tests.faults.commands import CommandFailed, run_here
 from tests.faults.jobs import Job, Run, Size
 
@@ -152,7 +152,7 @@ def _older_manifest(url: Path) -> Specimen:
     store.append(**_table(30, N))
 
     def read() -> Digest:
-        from sadih_dask.storage import group
+        from sadih_dask.stores import store as group
 
         group._OPENED.clear()  # as in a process that has not opened the store before
         return _contents(pickle.loads(held))

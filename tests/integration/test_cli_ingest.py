@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sadih_dask.storage import FeatureStore
-from sadih_dask.storage.ingest import DataFiles, ingest
+from sadih_dask.ingest import DataFiles, ingest
+from sadih_dask.stores import FeatureStore
 from tests.commands import Here
 
 

@@ -18,7 +18,7 @@ import zarr
 from sklearn.datasets import load_digits
 
 from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate_model, search
-from sadih_dask.pipeline.evaluating import Collection, look_closer, measure
+from sadih_dask.jobs.evaluate import Collection, look_closer, measure
 from sadih_dask.report.measurements import BitCounts
 from tests.commands import Here
 

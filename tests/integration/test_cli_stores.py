@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from sadih_dask import SADIH
-from sadih_dask.storage import CodeStore, FeatureStore
+from sadih_dask.stores import CodeStore, FeatureStore
 from tests.commands import Here
 
 SADIH_COMMAND = [sys.executable, "-m", "sadih_dask.cli"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sadih_dask import SADIH, FeatureStore
-from sadih_dask.pipeline.tuning import tune
+from sadih_dask.jobs.tune import tune
 from tests.commands import Here
 from tests.training import counted_reads, of_features, rows
 

@@ -15,8 +15,9 @@ import pytest
 
 from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate, search
 from sadih_dask.cluster import ClusterSettings, running
-from sadih_dask.compute import blas, waiting
-from sadih_dask.compute.running import run, unique_name
+from sadih_dask.compute import blas
+from sadih_dask.compute import remote as waiting
+from sadih_dask.compute.run import run, unique_name
 from sadih_dask.errors import ClusterError, IntegrityError, MemoryPlanError, NonFiniteError
 from tests.clusters import PATIENCE, DaskProcesses, dask_processes
 from tests.rankings import random_codes

@@ -21,9 +21,9 @@ from sadih_dask import SADIH, FeatureStore
 from sadih_dask.cli import commands
 from sadih_dask.cluster import ClusterSettings, Tls, running
 from sadih_dask.compute.blas import one_blas_thread
-from sadih_dask.compute.running import run, unique_name
+from sadih_dask.compute.run import run, unique_name
 from sadih_dask.errors import ClusterError
-from sadih_dask.storage import CodeStore
+from sadih_dask.stores import CodeStore
 from tests.clusters import DaskProcesses, TlsFiles, dask_processes, tls_files
 from tests.training import FAST, rows, same_bits
 

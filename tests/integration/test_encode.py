@@ -16,7 +16,7 @@ from distributed import Client, LocalCluster
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute import encode as encoding
 from sadih_dask.errors import ConflictError, InputError, LabelError, NonFiniteError, SadihError
-from sadih_dask.storage import CodeStore
+from sadih_dask.stores import CodeStore
 from tests.clusters import processes
 from tests.training import FAST, counted_reads, rows
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import ConflictError
-from sadih_dask.storage import FeatureStore
-from sadih_dask.storage.files import connect
-from sadih_dask.storage.holder import LOCK_KEY, Holder
-from sadih_dask.storage.ingest import DataFiles, compare, ingest
+from sadih_dask.files.filesystem import connect
+from sadih_dask.files.lease import LOCK_KEY, Holder
+from sadih_dask.ingest import DataFiles, compare, ingest
+from sadih_dask.stores import FeatureStore
 from tests.commands import Here
 
 s3fs = pytest.importorskip("s3fs")
@@ -237,8 +237,8 @@ def test_killed_and_resumed(bucket: str) -> None:
 def test_the_lock_of_a_host_that_died_runs_out(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sadih_dask.storage.lease.RENEWAL", 0.1)
-    monkeypatch.setattr("sadih_dask.storage.lease.LEASE", 0.6)
+    monkeypatch.setattr("sadih_dask.files.lease.RENEWAL", 0.1)
+    monkeypatch.setattr("sadih_dask.files.lease.LEASE", 0.6)
     x = put(f"{bucket}/x.npy", npy(numbered(0, 20)))
     files = connect(f"{bucket}/s")
     files.create(LOCK_KEY, Holder("elsewhere", 1, "1", "t", 5, time.time()).to_json())

@@ -11,7 +11,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from sadih_dask import SADIH, FeatureStore
-from sadih_dask.compute import running, similarity
+from sadih_dask.compute import run as running
+from sadih_dask.compute import similarity
 from sadih_dask.compute.similarity import MANY_GROUPS, TaskedSharedLabel, tasked_similarity
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.similarity import SharedLabel

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from sadih_dask import SADIH, FeatureStore
+from sadih_dask.compute.checkpoint import Checkpoint
 from sadih_dask.errors import FormatError, InputError, IntegrityError
-from sadih_dask.storage import place
-from sadih_dask.storage.checkpoint import Checkpoint
+from sadih_dask.files import file as place
 from tests.clusters import ROOT
 from tests.commands import Here
 from tests.training import FAST, file_bytes, rows

@@ -27,7 +27,7 @@ def client() -> Iterator[Client]:
 
 @pytest.fixture(autouse=True)
 def many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sadih_dask.compute.pairs.ROWS_PER_TASK", 5000)
+    monkeypatch.setattr("sadih_dask.compute.tree.ROWS_PER_TASK", 5000)
 
 
 @pytest.fixture

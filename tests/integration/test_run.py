@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from sadih_dask import SADIH, CodeStore, FeatureStore
-from sadih_dask.runs.workspace import Workspace
+from sadih_dask.runs.directory import Workspace
 from tests.commands import Here
 from tests.drops import configuration, drop
 
@@ -307,7 +307,7 @@ def test_bad_data_is_named_and_nothing_becomes_the_latest(here: Here, place: Pat
 
 
 def test_an_index_needs_faiss(here: Here, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sadih_dask.pipeline.stages.find_spec", lambda name: None)
+    monkeypatch.setattr("sadih_dask.runs.stages.find_spec", lambda name: None)
     _, err = here("run", place / "pipeline.toml", "--set", "export.index=flat", code=2)
     assert "pip install 'sadih-dask[faiss]'" in err
     assert not (place / "runs" / "artefacts").exists()
@@ -474,7 +474,7 @@ def test_queries_with_nothing_to_find_are_remarked(here: Here, place: Path) -> N
 def test_a_file_that_comes_while_others_are_read_is_read_next(
     here: Here, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sadih_dask.pipeline import sources
+    from sadih_dask.runs import sources
 
     real = sources.ingest
 

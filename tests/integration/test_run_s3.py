@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sadih_dask import SADIH, CodeStore
-from sadih_dask.runs.workspace import Workspace
+from sadih_dask.runs.directory import Workspace
 from tests.commands import Here
 from tests.drops import CONFIGURATION, drop
 

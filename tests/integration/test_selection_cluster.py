@@ -10,12 +10,11 @@ import pytest
 from distributed import Client, LocalCluster
 
 from sadih_dask import SADIH, FeatureStore
-from sadih_dask.compute.dealing import Folds
-from sadih_dask.compute.folds import FoldReduction
+from sadih_dask.compute.folds import FoldReduction, Folds
 from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.scan import scan
-from sadih_dask.selection import SADIHCV
+from sadih_dask.model.cross_validation import SADIHCV
 from tests.clusters import processes
 from tests.training import rows, same_bits, same_statistics
 

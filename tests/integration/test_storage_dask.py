@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import IntegrityError
-from sadih_dask.storage import CodeStore, FeatureStore, group
+from sadih_dask.stores import CodeStore, FeatureStore
+from sadih_dask.stores import store as group
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ import pytest
 import zarr
 
 from sadih_dask.errors import ConflictError, IncompleteError
-from sadih_dask.storage import FeatureStore
-from sadih_dask.storage.features import FeatureWriter
-from sadih_dask.storage.settle import settle
+from sadih_dask.stores import FeatureStore
+from sadih_dask.stores.features import FeatureWriter
+from sadih_dask.stores.settle import settle
 from tests.killing import blocks_written, wait_until
 
 PRELUDE = """

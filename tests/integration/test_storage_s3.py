@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import ConflictError, IncompleteError, IntegrityError
-from sadih_dask.storage import FeatureStore
+from sadih_dask.stores import FeatureStore
 
 pytest.importorskip("s3fs")
 moto_server = pytest.importorskip("moto.server")

@@ -7,11 +7,13 @@ import dask
 import numpy as np
 import pytest
 
-from sadih_dask import SADIH, FeatureStore, estimator
+from sadih_dask import SADIH, FeatureStore
+from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.scan import Reduction, scan
+from sadih_dask.compute.scan import scan
 from sadih_dask.learning import features
 from sadih_dask.learning.statistics import MERGE_FAN_IN
+from sadih_dask.model import estimator
 from tests.training import FAST, counted_reads, of_features, rows
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sadih_dask.learning.code_updates import MAX_SWEEPS
 from sadih_dask.learning.objective import objective, row_norms
 from sadih_dask.learning.problem import State
 from sadih_dask.learning.solver import Schedule, alternate, starting_state
 from sadih_dask.learning.start import random_codes
+from sadih_dask.learning.updates import MAX_SWEEPS
 from tests import dense
 from tests.dense import Array
 from tests.groups import KINDS, Twins, varied

@@ -6,15 +6,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sadih_dask.arrays import Floats
-from sadih_dask.learning.autoencoder_updates import decoder_printed, encoder_printed
-from sadih_dask.learning.code_updates import codes_l21_printed
-from sadih_dask.learning.kinds import Loss
-from sadih_dask.learning.label_updates import embedding_printed
 from sadih_dask.learning.objective import objective, row_norms
 from sadih_dask.learning.problem import Problem, State
 from sadih_dask.learning.solver import starting_state, updates
 from sadih_dask.learning.start import random_codes
+from sadih_dask.learning.updates import (
+    codes_l21_printed,
+    decoder_printed,
+    embedding_printed,
+    encoder_printed,
+)
+from sadih_dask.types import Floats, Loss
 from tests.groups import varied
 
 ITERATIONS = 6

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from sadih_dask.learning.labels import group_rows
-from sadih_dask.retrieval.codes import n_bytes, pack, unpack
-from sadih_dask.retrieval.hamming import distances
+from sadih_dask.retrieval.codes import distances, n_bytes, pack, unpack
 from sadih_dask.retrieval.histograms import Histograms, hamming_histograms
 from sadih_dask.retrieval.metrics import average_precision, precision_at
 from tests import orders

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import io, sparse
 
-from sadih_dask.storage.sources import open_features, open_labels
+from sadih_dask.sources import open_features, open_labels
 
 FORMATS = ("npy", "npz", "deflated", "gz", "mat", "sparse", "shards")
 DTYPES = ("<f4", ">f8", "<f2", "u1", ">i2", "?")

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sadih_dask.storage import FeatureStore
+from sadih_dask.stores import FeatureStore
 
 
 @pytest.fixture(scope="module", autouse=True)

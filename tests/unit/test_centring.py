@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sadih_dask.learning import centring
+from sadih_dask.learning import statistics as centring
 from sadih_dask.learning.statistics import Statistics
 from tests.rows import assert_same, reference
 

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 from sadih_dask import SADIH, FeatureStore
-from sadih_dask.compute import resume
+from sadih_dask.compute import checkpoint as resume
+from sadih_dask.compute.checkpoint import Checkpoint
+from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.scan import Reduction, scan
+from sadih_dask.compute.scan import scan
 from sadih_dask.errors import InputError
-from sadih_dask.pipeline.training import train
-from sadih_dask.storage.checkpoint import Checkpoint
+from sadih_dask.jobs.fit import train
 from tests.training import FAST, counted_reads, of_features, rows, same_bits, same_statistics
 
 BLOCK = CHUNK = 64

@@ -11,10 +11,9 @@ import dask
 import pytest
 
 from sadih_dask.cluster import ClusterSettings, Kubernetes, Slurm, Tls, running
-from sadih_dask.cluster.kubernetes import cluster_options
+from sadih_dask.cluster.launchers import cluster_options, job_options
 from sadih_dask.cluster.security import check_address, is_loopback, security_for, tls_files
-from sadih_dask.cluster.slurm import job_options
-from sadih_dask.compute.running import default_workers
+from sadih_dask.compute.run import default_workers
 from sadih_dask.errors import InputError
 from tests.clusters import TlsFiles
 from tests.clusters import tls_files as make_files

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import DtypeError, InputError
-from sadih_dask.retrieval.codes import check_packed, n_bytes, pack, unpack
-from sadih_dask.retrieval.hamming import distances
+from sadih_dask.retrieval.codes import check_packed, distances, n_bytes, pack, unpack
 
 
 def bits(n: int, n_bits: int, seed: int = 0) -> Any:

@@ -2,7 +2,7 @@
 
 import json
 
-from sadih_dask.runs.comparing import Difference, compare
+from sadih_dask.runs.record import Difference, compare
 
 
 def record(n_bits: int, value: float, **settings: object) -> dict[str, object]:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from sadih_dask.config import Settings, load
-from sadih_dask.config.loading import describe
 from sadih_dask.errors import ConfigError
-from sadih_dask.estimator import SADIH
+from sadih_dask.model.estimator import SADIH
+from sadih_dask.runs.loading import describe, load
+from sadih_dask.runs.settings import Settings
 
 DIGITS = """
 [run]

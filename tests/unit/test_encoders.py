@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sadih_dask.learning.autoencoder_updates import encoder_printed
 from sadih_dask.learning.encoders import (
     HashFunction,
     group_scores_to_codes,
@@ -17,6 +16,7 @@ from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.problem import Problem, State
 from sadih_dask.learning.solver import starting_state
 from sadih_dask.learning.statistics import Statistics
+from sadih_dask.learning.updates import encoder_printed
 from tests import dense
 from tests.blobs import blobs, tagged_blobs
 

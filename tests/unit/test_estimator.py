@@ -7,8 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from sadih_dask import SADIH
-from sadih_dask.retrieval.codes import pack, unpack
-from sadih_dask.retrieval.hamming import distances
+from sadih_dask.retrieval.codes import distances, pack, unpack
 from tests.blobs import QUICK, blobs, same_model, tagged_blobs
 
 NAMES = np.array(["cat", "dog", "eel"])

@@ -68,8 +68,8 @@ def test_any_chunking_gives_the_same(
 ) -> None:
     database, queries, labels, asked = data
     expected = evaluate(database, queries, labels, asked, n_bits=N_BITS)
-    monkeypatch.setattr("sadih_dask.compute.pairs.ROWS_PER_TASK", 30)
-    monkeypatch.setattr("sadih_dask.compute.pairs.PARTIAL_BYTES", 16 * 13 * 8)
+    monkeypatch.setattr("sadih_dask.compute.tree.ROWS_PER_TASK", 30)
+    monkeypatch.setattr("sadih_dask.compute.tree.PARTIAL_BYTES", 16 * 13 * 8)
     monkeypatch.setattr("sadih_dask.compute.codes.BLOCK_BYTES", 400)
     codes = CodeStore.create(
         tmp_path / "c", database, n_bits=N_BITS, model="m", chunk_rows=chunk_rows

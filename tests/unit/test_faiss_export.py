@@ -10,8 +10,8 @@ import pytest
 
 from sadih_dask import CodeStore, search
 from sadih_dask.errors import InputError
-from sadih_dask.storage import export
-from sadih_dask.storage.export import export_faiss
+from sadih_dask.jobs import export
+from sadih_dask.jobs.export import export_faiss
 from tests.rankings import naive_distances, random_codes
 
 faiss = pytest.importorskip("faiss")

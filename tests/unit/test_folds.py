@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from sadih_dask import FeatureStore
-from sadih_dask.compute.dealing import Folds
-from sadih_dask.compute.folds import FoldReduction, FoldStatistics, training_statistics
+from sadih_dask.compute.checkpoint import Checkpoint
+from sadih_dask.compute.folds import FoldReduction, Folds, FoldStatistics, training_statistics
 from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import ArrayRows, LazyRows, Rows, StoreRows
 from sadih_dask.compute.scan import scan
 from sadih_dask.errors import InputError, LabelError, NonFiniteError
 from sadih_dask.learning.features import AnchorMap
-from sadih_dask.storage.checkpoint import Checkpoint
 from tests.rows import assert_same, reference
 from tests.training import counted_reads, of_features, rows, same_statistics
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sadih_dask.config.settings import Gate
-from sadih_dask.pipeline.gate import judge
+from sadih_dask.runs.run import judge
+from sadih_dask.runs.settings import Gate
 
 
 def record(value: float | None, protocol: str = "encoded") -> dict[str, object]:

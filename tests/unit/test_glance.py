@@ -11,8 +11,8 @@ from sadih_dask import SADIH, CodeStore
 from sadih_dask.compute.codes import ArrayCodes, HashedRows, StoreCodes
 from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.rows import ArrayRows
-from sadih_dask.report import glance as module
-from sadih_dask.report.glance import (
+from sadih_dask.report import code_statistics as module
+from sadih_dask.report.code_statistics import (
     ArrayPictures,
     Glance,
     glance,
@@ -22,8 +22,7 @@ from sadih_dask.report.glance import (
 )
 from sadih_dask.report.measurements import BitCounts
 from sadih_dask.report.retrieval import best_possible
-from sadih_dask.retrieval.codes import pack
-from sadih_dask.retrieval.hamming import distances
+from sadih_dask.retrieval.codes import distances, pack
 
 N_BITS = 13
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import ConflictError, InputError
-from sadih_dask.storage.ingest import DataFiles, HoldOut, compare, ingest
-from sadih_dask.storage.ingest.holdout import Chooser
-from sadih_dask.storage.sources import open_features
+from sadih_dask.ingest import DataFiles, HoldOut, compare, ingest
+from sadih_dask.ingest.holdout import Chooser
+from sadih_dask.sources import open_features
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def test_chunks_and_segments_do_not_matter(
     saved(tmp_path, "b", 150, 33)
     files = named(tmp_path, "a", "b")
     expected = both(files, tmp_path / "expected", chunk_rows=50)
-    monkeypatch.setattr("sadih_dask.storage.ingest.feed._SEGMENT_ROWS", segment)
+    monkeypatch.setattr("sadih_dask.ingest.selection._SEGMENT_ROWS", segment)
     found = both(files, tmp_path / "found", chunk_rows=chunk_rows)
     for one, other in zip(expected, found, strict=True):
         np.testing.assert_array_equal(one, other)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import ConflictError, IncompleteError, InputError, LabelError
-from sadih_dask.storage import FeatureStore
-from sadih_dask.storage.features import FeatureWriter
-from sadih_dask.storage.ingest import DataFiles, ingest
-from sadih_dask.storage.ingest.feed import Feed, select
-from sadih_dask.storage.ingest.inputs import open_inputs
+from sadih_dask.ingest import DataFiles, ingest
+from sadih_dask.ingest.inputs import open_inputs
+from sadih_dask.ingest.selection import Feed, select
+from sadih_dask.stores import FeatureStore
+from sadih_dask.stores.features import FeatureWriter
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -130,7 +130,7 @@ def test_a_number_that_the_type_cannot_hold_is_refused_by_row(
 def test_unlabelled_rows_are_refused_or_dropped_in_every_array(
     tmp_path: Path, x: Path, chunk_rows: int, segment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sadih_dask.storage.ingest.feed._SEGMENT_ROWS", segment)
+    monkeypatch.setattr("sadih_dask.ingest.selection._SEGMENT_ROWS", segment)
     labels = np.random.default_rng(0).random((100, 3)) < 0.3
     labels[10:25] = False
     kept = labels.any(axis=1)
@@ -375,7 +375,7 @@ def test_of_files_with_everything_in_them_only_new_ones_are_opened(
     np.savez(tmp_path / "x1b.npz", features=rows, labels=np.array(["c", "a", "d"] * 2))
     opened: list[Any] = []
     monkeypatch.setattr(
-        "sadih_dask.storage.ingest.append.open_inputs",
+        "sadih_dask.ingest.ingest.open_inputs",
         lambda files, known: opened.append(files.features) or open_inputs(files, known),
     )
     done = ingest(DataFiles(str(tmp_path / "x*.npz")), at(tmp_path), mode="append")

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import ConflictError, InputError
-from sadih_dask.storage import FeatureStore
-from sadih_dask.storage.ingest import Changes, DataFiles, HoldOut, compare, ingest, provenance
-from sadih_dask.storage.inspect import StoreDescription, inspect
+from sadih_dask.ingest import Changes, DataFiles, HoldOut, compare, ingest, provenance
+from sadih_dask.jobs.inspect import StoreDescription, inspect
+from sadih_dask.stores import FeatureStore
 
 LONG_AGO = 10**9
 
@@ -297,7 +297,7 @@ def test_a_missing_file_is_named(folder: Path) -> None:
 
 
 def test_rows_of_many_files_are_estimated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sadih_dask.storage.ingest.changes._MOST_OPENED", 2)
+    monkeypatch.setattr("sadih_dask.ingest.changes._MOST_OPENED", 2)
     found = seen(folder)
     assert abs(found.n_new_rows - 60) <= 6
 

@@ -9,9 +9,9 @@ import pytest
 
 from sadih_dask import SADIH
 from sadih_dask.errors import FormatError, InputError, IntegrityError
-from sadih_dask.storage import CodeStore, FeatureStore
-from sadih_dask.storage import inspect as inspection
-from sadih_dask.storage.inspect import ModelDescription, StoreDescription, inspect, open_store
+from sadih_dask.jobs import inspect as inspection
+from sadih_dask.jobs.inspect import ModelDescription, StoreDescription, inspect, open_store
+from sadih_dask.stores import CodeStore, FeatureStore
 from tests.blobs import QUICK, blobs
 
 

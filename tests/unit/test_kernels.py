@@ -11,7 +11,7 @@ import pytest
 from sadih_dask.errors import DtypeError, InputError, LabelError
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.retrieval import kernels, nearest
-from sadih_dask.retrieval.hamming import distances
+from sadih_dask.retrieval.codes import distances
 from sadih_dask.retrieval.histograms import Histograms, hamming_histograms
 from tests.rankings import naive_distances, random_codes
 

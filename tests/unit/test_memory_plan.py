@@ -15,7 +15,7 @@ from dask.utils import parse_bytes
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute.memory import INTERPRETER, SMALLEST_BLOCK, plan_scan
 from sadih_dask.errors import MemoryPlanError, SadihError
-from sadih_dask.pipeline.synthetic import generate
+from sadih_dask.ingest.synthetic import generate
 from tests.shapes import shape
 from tests.training import counted_reads, of_features, rows
 

@@ -8,9 +8,9 @@ from sklearn.metrics import average_precision_score, ndcg_score
 
 from sadih_dask.errors import InputError
 from sadih_dask.retrieval import metrics
-from sadih_dask.retrieval.curves import precision_curve, precision_recall_curve, recall_curve
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols
 from sadih_dask.retrieval.histograms import Histograms
+from sadih_dask.retrieval.metrics import precision_curve, precision_recall_curve, recall_curve
 from tests import rankings
 
 CASES = [

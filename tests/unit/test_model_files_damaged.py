@@ -15,9 +15,9 @@ import pytest
 
 from sadih_dask import SADIH
 from sadih_dask.errors import FormatError, InputError, IntegrityError, SadihError
-from sadih_dask.storage import archive
-from sadih_dask.storage.archive import read_archive, write_archive
-from sadih_dask.storage.model import KIND, VERSION
+from sadih_dask.files import archive
+from sadih_dask.files.archive import read_archive, write_archive
+from sadih_dask.model.model_file import KIND, VERSION
 from tests.blobs import QUICK, blobs
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.linalg as la
 
-from sadih_dask.arrays import Floats
 from sadih_dask.learning.problem import Problem
 from sadih_dask.learning.statistics import Statistics
+from sadih_dask.types import Floats
 from tests.groups import varied
 
 

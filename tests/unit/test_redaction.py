@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sadih_dask.redaction import RedactingFilter, redact, redact_values
+from sadih_dask.files.redaction import RedactingFilter, redact, redact_values
 
 SECRET = "s3cr3tV4lue/+x"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"

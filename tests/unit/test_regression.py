@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from sadih_dask.learning.labels import group_rows
-from sadih_dask.learning.problem import Problem
-from sadih_dask.learning.regression import GroupRegression
+from sadih_dask.learning.problem import GroupRegression, Problem
 from sadih_dask.learning.statistics import Statistics
 from tests import dense
 from tests.blobs import blobs, tagged_blobs

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import InputError
-from sadih_dask.learning.objective import Objective
-from sadih_dask.learning.trace import STEPS, Record, Trace
+from sadih_dask.learning.objective import STEPS, Objective, Record, Trace
 from sadih_dask.report import figures
-from sadih_dask.report.figures.bits import pooled, strongest
+from sadih_dask.report.figures.codes import pooled, strongest
 from sadih_dask.report.figures.style import readable, short_number
 from sadih_dask.report.measurements import BitCounts, Curve, Neighbours, PairDistances
 from sadih_dask.retrieval.codes import pack

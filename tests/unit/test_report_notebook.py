@@ -12,17 +12,15 @@ import pytest
 import sadih_dask
 from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate, evaluate_model, search
 from sadih_dask.errors import InputError
-from sadih_dask.learning.objective import Objective
+from sadih_dask.ingest import Ingested
+from sadih_dask.learning.objective import Objective, Record, Trace
 from sadih_dask.learning.statistics import Statistics
-from sadih_dask.learning.trace import Record, Trace
 from sadih_dask.report import figures
 from sadih_dask.report.measurements import Curve, Quality
-from sadih_dask.report.notebook import html
-from sadih_dask.report.result_cards import quality_card
-from sadih_dask.report.sparks import bars, code_grid, plot, sparkline
+from sadih_dask.report.notebook import html, quality_card
+from sadih_dask.report.sparklines import bars, code_grid, plot, sparkline
 from sadih_dask.retrieval.evaluation import Protocols
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
-from sadih_dask.storage.ingest import Ingested
 from tests.reports import digits
 
 EVIL = "<img src=x onerror=alert(1)>"

@@ -10,17 +10,11 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import FormatError
-from sadih_dask.report import figures, palette
-from sadih_dask.report.inline import inline_svg
+from sadih_dask.report import figures
+from sadih_dask.report import html as palette
+from sadih_dask.report.html import duration, inline_svg, score, size, value
 from sadih_dask.report.measurements import Curve, Quality
-from sadih_dask.report.page import (
-    Report,
-    WrittenFile,
-    installed_versions,
-    render,
-    write_report,
-)
-from sadih_dask.report.wording import duration, score, size, value
+from sadih_dask.report.page import Report, WrittenFile, installed_versions, render, write_report
 from tests.reports import HOSTILE, digits, digits_report, hostile_report
 
 URL = re.compile(r"url\(\s*['\"]?([^)'\"]*)")

@@ -12,11 +12,11 @@ import pytest
 import zarr
 
 from sadih_dask import CodeStore, search
-from sadih_dask.compute.pairs import Grid
+from sadih_dask.compute.tree import Grid
 from sadih_dask.errors import ConflictError, DtypeError, InputError
+from sadih_dask.jobs.search import write_results
 from sadih_dask.retrieval.codes import unpack
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
-from sadih_dask.storage.results import write_results
 from tests.rankings import naive_distances, random_codes
 
 N_BITS = 20
@@ -55,8 +55,8 @@ def test_any_chunking_and_scheduler_gives_the_same(
 ) -> None:
     database, queries = codes
     database = database[:300] if chunk_rows == 1 else database
-    monkeypatch.setattr("sadih_dask.compute.pairs.ROWS_PER_TASK", 50)
-    monkeypatch.setattr("sadih_dask.compute.pairs.PARTIAL_BYTES", 8 * 15 * 10)
+    monkeypatch.setattr("sadih_dask.compute.tree.ROWS_PER_TASK", 50)
+    monkeypatch.setattr("sadih_dask.compute.tree.PARTIAL_BYTES", 8 * 15 * 10)
     monkeypatch.setattr("sadih_dask.compute.codes.BLOCK_BYTES", 600)
     store = store_of(tmp_path / "c", database, chunk_rows=chunk_rows)
     asked = store_of(tmp_path / "q", queries, chunk_rows=5)
@@ -73,7 +73,7 @@ def test_a_store_is_read_in_small_blocks_and_every_chunk_once(
     codes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, queries = codes
-    monkeypatch.setattr("sadih_dask.compute.pairs.ROWS_PER_TASK", 500)
+    monkeypatch.setattr("sadih_dask.compute.tree.ROWS_PER_TASK", 500)
     monkeypatch.setattr("sadih_dask.compute.codes.BLOCK_BYTES", 3 * 128)
     store = store_of(tmp_path / "c", database, chunk_rows=64)
     read: list[tuple[int, int]] = []
@@ -117,7 +117,7 @@ def test_fewer_rows_than_neighbours_gives_all_rows(codes) -> None:
 @pytest.mark.parametrize("chunk_rows", [13, 4000])
 def test_radius(codes, tmp_path: Path, chunk_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     database, queries = codes
-    monkeypatch.setattr("sadih_dask.compute.pairs.ROWS_PER_TASK", 500)
+    monkeypatch.setattr("sadih_dask.compute.tree.ROWS_PER_TASK", 500)
     store = store_of(tmp_path / "c", database, chunk_rows=chunk_rows)
     found = search(store, queries, radius=2)
     pairs = naive_distances(queries, database)

@@ -18,8 +18,8 @@ from sklearn.utils.validation import check_is_fitted
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute.memory import plan_scan
 from sadih_dask.errors import InputError, LabelError, MemoryPlanError
-from sadih_dask.selection import SADIHCV
-from sadih_dask.selection.scanning import Folding, scan_folds
+from sadih_dask.model.cross_validation import SADIHCV
+from sadih_dask.model.scanning import Folding, scan_folds
 from tests.blobs import QUICK, blobs, tagged_blobs
 from tests.shapes import shape
 from tests.training import Array, counted_reads, of_features, rows, same_bits
@@ -132,7 +132,7 @@ def test_the_search_does_not_depend_on_threads_or_tasks(monkeypatch: pytest.Monk
     expected = search().fit(X, y).cv_results_
     with dask.config.set(num_workers=1):
         one = search().fit(X, y).cv_results_
-    monkeypatch.setattr("sadih_dask.selection.validation.TASKS_A_THREAD", 50)  # a solve each
+    monkeypatch.setattr("sadih_dask.model.validation.TASKS_A_THREAD", 50)  # a solve each
     split = search().fit(X, y).cv_results_
     for found in (one, split):
         for fold in range(2):

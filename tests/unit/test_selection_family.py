@@ -7,8 +7,7 @@ import pytest
 from sklearn.base import clone
 
 from sadih_dask import SADIH
-from sadih_dask.selection.family import SHARED_PARAMETERS, Family
-from sadih_dask.solving import learn
+from sadih_dask.model.solve import SHARED_PARAMETERS, Family, learn
 from tests.blobs import QUICK, blobs, tagged_blobs
 
 MEMBERS = [

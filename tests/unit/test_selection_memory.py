@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sadih_dask.pipeline.synthetic import generate
+from sadih_dask.ingest.synthetic import generate
 
 SCRIPT = """
 import json, re, sys

@@ -10,14 +10,9 @@ import pytest
 
 import sadih_dask.learning.similarity as module
 from sadih_dask.errors import InputError
-from sadih_dask.learning.kinds import SimilarityKind
 from sadih_dask.learning.labels import LabelGroups, group_rows
-from sadih_dask.learning.similarity import (
-    Cosine,
-    Identity,
-    SharedLabel,
-    group_similarity,
-)
+from sadih_dask.learning.similarity import Cosine, Identity, SharedLabel, group_similarity
+from sadih_dask.types import SimilarityKind
 from tests.dense import similarity
 
 KINDS: list[SimilarityKind] = ["shared-label", "cosine"]

@@ -9,9 +9,10 @@ from typing import Any
 import dask
 import pytest
 
+from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.scan import Reduction, scan
-from sadih_dask.pipeline.synthetic import generate
+from sadih_dask.compute.scan import scan
+from sadih_dask.ingest.synthetic import generate
 from tests.benchmarks.sizing_cluster import Cluster, Store, Work
 from tests.benchmarks.sizing_events import Clock, Queue, Shared
 from tests.benchmarks.sizing_graph import BLOCK_ROWS, Task, encode_tasks, scan_tasks

@@ -7,18 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sadih_dask.learning.kinds import Loss, SolverKind, StartKind
-from sadih_dask.learning.objective import Objective, objective
+from sadih_dask.learning.objective import STEPS, Objective, objective
 from sadih_dask.learning.problem import Problem
-from sadih_dask.learning.solver import (
-    Schedule,
-    Solution,
-    alternate,
-    solve,
-    start_codes,
-)
+from sadih_dask.learning.solver import Schedule, Solution, alternate, solve, start_codes
 from sadih_dask.learning.statistics import Statistics
-from sadih_dask.learning.trace import STEPS
+from sadih_dask.types import Loss, SolverKind, StartKind
 from tests.groups import LOSSES, SOLVERS, varied
 
 STARTS: tuple[StartKind, ...] = ("separated", "random")

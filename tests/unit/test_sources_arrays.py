@@ -12,13 +12,7 @@ import pytest
 from scipy import sparse
 
 from sadih_dask.errors import DtypeError, InputError, MemoryPlanError, NonFiniteError
-from sadih_dask.storage.sources import (
-    RowSource,
-    list_variables,
-    open_features,
-    open_ids,
-    open_thumbnails,
-)
+from sadih_dask.sources import RowSource, list_variables, open_features, open_ids, open_thumbnails
 
 FEATURES = np.random.default_rng(0).normal(size=(103, 7)).astype(np.float32)
 

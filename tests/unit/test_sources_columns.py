@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import DtypeError, InputError, LabelError
-from sadih_dask.storage.sources import list_variables, open_features, open_ids, open_labels
+from sadih_dask.sources import list_variables, open_features, open_ids, open_labels
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is in the optional extra 'ingest'")
 parquet = pytest.importorskip("pyarrow.parquet")

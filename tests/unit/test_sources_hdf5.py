@@ -7,14 +7,7 @@ import pytest
 import zarr
 
 from sadih_dask.errors import DtypeError, FormatError, InputError
-from sadih_dask.storage.sources import (
-    hdf5,
-    list_variables,
-    open_features,
-    open_ids,
-    open_labels,
-    optional,
-)
+from sadih_dask.sources import hdf5, list_variables, open_features, open_ids, open_labels, optional
 
 h5py = pytest.importorskip("h5py", reason="h5py is in the optional extra 'ingest'")
 

@@ -19,7 +19,7 @@ from scipy import io as scipy_io
 from scipy import sparse
 
 from sadih_dask.errors import DtypeError, FormatError, InputError, SadihError
-from sadih_dask.storage.sources import open_features, open_labels
+from sadih_dask.sources import open_features, open_labels
 
 FEATURES = np.random.default_rng(0).normal(size=(500, 16)).astype(np.float32)
 

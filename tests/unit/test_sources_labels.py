@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 
 from sadih_dask.errors import DtypeError, FormatError, InputError, LabelError
-from sadih_dask.storage.sources import open_ids, open_labels, read_class_names
+from sadih_dask.sources import open_ids, open_labels, read_class_names
 
 
 def saved(path, array):

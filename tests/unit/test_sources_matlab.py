@@ -8,12 +8,7 @@ import pytest
 from scipy import io, sparse
 
 from sadih_dask.errors import DtypeError, InputError, LabelError, MemoryPlanError
-from sadih_dask.storage.sources import (
-    list_variables,
-    open_features,
-    open_labels,
-    read_class_names,
-)
+from sadih_dask.sources import list_variables, open_features, open_labels, read_class_names
 
 DATA = np.random.default_rng(0).normal(size=(40, 5))
 TARGET = np.where(np.random.default_rng(1).random((3, 40)) < 0.5, 1, -1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import LabelError
-from sadih_dask.storage.sources import open_features, open_labels
+from sadih_dask.sources import open_features, open_labels
 
 
 def real(name):

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import DtypeError, FormatError, InputError, NonFiniteError
-from sadih_dask.storage.sources import layout, open_features, open_labels, rawlabels
-from sadih_dask.storage.sources import shards as shards_module
-from sadih_dask.storage.sources.shards import expand
+from sadih_dask.sources import arrays as layout
+from sadih_dask.sources import features as shards_module
+from sadih_dask.sources import labels as rawlabels
+from sadih_dask.sources import open_features, open_labels
+from sadih_dask.sources.features import expand
 
 FEATURES = np.arange(120, dtype=np.float32).reshape(30, 4)
 

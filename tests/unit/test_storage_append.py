@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import ConflictError, DtypeError, InputError
-from sadih_dask.storage import FeatureStore, appending, writer
-from sadih_dask.storage.manifest import KEPT_GENERATIONS
+from sadih_dask.stores import FeatureStore
+from sadih_dask.stores import commit as appending
+from sadih_dask.stores import segment as writer
+from sadih_dask.stores.manifest import KEPT_GENERATIONS
 
 
 @pytest.fixture(autouse=True)

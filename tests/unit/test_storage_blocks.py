@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import ConflictError, FormatError, IncompleteError, InputError
-from sadih_dask.storage import CodeStore, FeatureStore
-from sadih_dask.storage.features import FeatureWriter
+from sadih_dask.stores import CodeStore, FeatureStore
+from sadih_dask.stores.features import FeatureWriter
 
 
 @pytest.fixture(autouse=True)
@@ -149,8 +149,8 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 
 
 def test_the_lock_of_an_object_store(tmp_path: Path) -> None:
-    from sadih_dask.storage.files import connect
-    from sadih_dask.storage.lock import LOCK_KEY, Holder, WriterLock
+    from sadih_dask.files.filesystem import connect
+    from sadih_dask.files.lease import LOCK_KEY, Holder, WriterLock
 
     files = connect("memory://locked")
     mine = WriterLock(files).acquire()

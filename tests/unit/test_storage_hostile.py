@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import FormatError, IntegrityError
-from sadih_dask.storage import CodeStore, FeatureStore
-from sadih_dask.storage.checksum import crc32c, trailer
-from sadih_dask.storage.codec import zstd_content_size
-from sadih_dask.storage.commit import _checksum
+from sadih_dask.files.checksum import crc32c, trailer
+from sadih_dask.stores import CodeStore, FeatureStore
+from sadih_dask.stores.chunks import zstd_content_size
+from sadih_dask.stores.root import _checksum
 
 
 @pytest.fixture(autouse=True)

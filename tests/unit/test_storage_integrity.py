@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import FormatError, IncompleteError, IntegrityError
-from sadih_dask.storage import FeatureStore, lean
-from sadih_dask.storage.checksum import crc32c
-from sadih_dask.storage.codec import encode_block
-from sadih_dask.storage.layout import ArrayLayout
+from sadih_dask.files.checksum import crc32c
+from sadih_dask.stores import FeatureStore
+from sadih_dask.stores import chunks as lean
+from sadih_dask.stores.chunks import encode_block
+from sadih_dask.stores.layout import ArrayLayout
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,9 @@ from dataclasses import replace
 import pytest
 
 from sadih_dask.errors import ConflictError
-from sadih_dask.storage import lease
-from sadih_dask.storage.files import Files, connect
-from sadih_dask.storage.holder import LOCK_KEY, Holder, read_holder
-from sadih_dask.storage.lock import WriterLock
+from sadih_dask.files import lease
+from sadih_dask.files.filesystem import Files, connect
+from sadih_dask.files.lease import LOCK_KEY, Holder, WriterLock, read_holder
 
 RENEWAL, LEASE = 0.05, 0.6
 

@@ -11,9 +11,9 @@ import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 
 from sadih_dask.errors import ConflictError, DtypeError, InputError, LabelError
-from sadih_dask.storage import CodeStore, FeatureStore
-from sadih_dask.storage.codec import encode_block
-from sadih_dask.storage.layout import MIB, ArrayLayout, default_chunk_rows
+from sadih_dask.stores import CodeStore, FeatureStore
+from sadih_dask.stores.chunks import encode_block
+from sadih_dask.stores.layout import MIB, ArrayLayout, default_chunk_rows
 
 
 @pytest.fixture(autouse=True)

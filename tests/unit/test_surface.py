@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import InputError
-from sadih_dask.report.figures.surface import LEAST_SPAN, score_surface
+from sadih_dask.model.results import Surface
+from sadih_dask.report.figures.learning import LEAST_SPAN, score_surface
 from sadih_dask.report.page import Report, render
-from sadih_dask.selection.results import Surface
 from tests.svg import groups, texts
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from sadih_dask import SADIH
 from sadih_dask.errors import ConflictError, InputError
-from sadih_dask.pipeline import synthetic
-from sadih_dask.pipeline.synthetic import generate
+from sadih_dask.ingest import synthetic
+from sadih_dask.ingest.synthetic import generate
 
 
 @pytest.mark.parametrize("multi_label", [False, True])

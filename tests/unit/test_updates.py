@@ -4,31 +4,27 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-import sadih_dask.learning.code_updates as code_updates
-from sadih_dask.arrays import Floats
-from sadih_dask.learning.autoencoder_updates import (
-    complete,
-    decoder_exact,
-    decoder_printed,
-    encoder_exact,
-    encoder_printed,
-    start_encoder,
-)
-from sadih_dask.learning.code_updates import (
+import sadih_dask.learning.updates as code_updates
+from sadih_dask.learning.objective import objective
+from sadih_dask.learning.problem import Problem, State
+from sadih_dask.learning.statistics import Statistics
+from sadih_dask.learning.updates import (
     codes_l1,
     codes_l1_guarded,
     codes_l21,
     codes_l21_printed,
+    complete,
     coordinate_descent,
-)
-from sadih_dask.learning.label_updates import (
+    decoder_exact,
+    decoder_printed,
     embedding_exact,
     embedding_from_codes,
     embedding_printed,
+    encoder_exact,
+    encoder_printed,
+    start_encoder,
 )
-from sadih_dask.learning.objective import objective
-from sadih_dask.learning.problem import Problem, State
-from sadih_dask.learning.statistics import Statistics
+from sadih_dask.types import Floats
 from tests import dense
 from tests.groups import KINDS, Twins, situations, varied
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sadih_dask.errors import FormatError, IntegrityError, RunBusyError
-from sadih_dask.runs.workspace import Workspace, key_of
+from sadih_dask.runs.directory import Workspace, key_of
 
 
 @pytest.fixture(params=["local", "memory"])

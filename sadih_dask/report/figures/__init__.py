@@ -12,13 +12,15 @@ if find_spec("matplotlib") is None:
         "Install it with: pip install 'sadih-dask[report]'"
     )
 
-from sadih_dask.report.figures.bits import bit_figure
-from sadih_dask.report.figures.curves import map_against_bits, precision_recall, precision_retrieved
-from sadih_dask.report.figures.distances import pair_distances
-from sadih_dask.report.figures.drawing import Drawing
-from sadih_dask.report.figures.neighbours import neighbour_pictures
-from sadih_dask.report.figures.objective import objective_trace
-from sadih_dask.report.figures.surface import score_surface
+from sadih_dask.report.figures.codes import bit_figure, pair_distances
+from sadih_dask.report.figures.learning import objective_trace, score_surface
+from sadih_dask.report.figures.retrieval import (
+    map_against_bits,
+    neighbour_pictures,
+    precision_recall,
+    precision_retrieved,
+)
+from sadih_dask.report.figures.style import Drawing
 
 __all__ = [
     "Drawing",

@@ -1,0 +1,372 @@
+"""``sadih fit``.
+
+``sadih tune``.
+
+``sadih evaluate``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from inspect import signature
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sadih_dask.cli import options
+from sadih_dask.cli.progress import Bar
+from sadih_dask.jobs.fit import train
+from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.parameters import CHOICES
+from sadih_dask.stores import FeatureStore
+
+if TYPE_CHECKING:
+    from sadih_dask.report.retrieval import Length
+
+
+_DEFAULTS = {name: given.default for name, given in signature(SADIH).parameters.items()}
+
+
+class _CountOr(click.ParamType[int | str | None]):
+    """A number of one or more, or a word that stands for something else."""
+
+    def __init__(self, word: str, meaning: str | None) -> None:
+        self.name = f"N|{word}"
+        self._word = word
+        self._meaning = meaning
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str | None:
+        if value in (self._word, self._meaning):
+            return self._meaning
+        if not str(value).isdecimal() or int(value) < 1:
+            self.fail(f"{value!r} is neither a number of 1 or more nor {self._word!r}", param, ctx)
+        return int(value)
+
+
+def _parameter(
+    flag: str, name: str, kind: click.ParamType[Any], text: str | None = None
+) -> Callable[[options.Decorated], options.Decorated]:
+    """Return an option for a parameter of the estimator, with the estimator's default."""
+    shown = kind.name if isinstance(kind, _CountOr) else None
+    default = _DEFAULTS[name]
+    return click.option(
+        flag, name, type=kind, default=default, show_default=True, metavar=shown, help=text
+    )
+
+
+_COUNT = click.IntRange(min=1)
+_WEIGHT = click.FloatRange(min=0)
+_COUNT_OR_ZERO = click.IntRange(min=0)
+
+
+@click.command()
+@options.store
+@click.argument("model", type=click.Path(dir_okay=False))
+@_parameter("--bits", "n_bits", _COUNT, "Code length.")
+@_parameter("--encoder", "encoder", click.Choice(CHOICES["encoder"]))
+@_parameter("--loss", "loss", click.Choice(CHOICES["loss"]))
+@_parameter("--solver", "solver", click.Choice(CHOICES["solver"]))
+@_parameter("--anchors", "anchors", _CountOr("none", None), "Radial basis functions.")
+@_parameter("--alpha", "alpha", _WEIGHT, "Weight of reconstruction.")
+@_parameter("--beta", "beta", _WEIGHT, "Weight of encoding.")
+@_parameter("--gamma", "gamma", _WEIGHT, "Weight of regularisation.")
+@_parameter("--ridge", "ridge", _WEIGHT, "Penalty of the encoder.")
+@_parameter("--similarity", "similarity", click.Choice(CHOICES["similarity"]))
+@_parameter("--n-init", "n_init", _CountOr("auto", "auto"), "Starts to try.")
+@_parameter("--max-iter", "max_iter", _COUNT_OR_ZERO, "Iterations of a start.")
+@_parameter("--block-rows", "block_rows", _COUNT, "Rows that are read at a time.")
+@_parameter("--seed", "random_state", _COUNT_OR_ZERO)
+@options.overwrite
+@options.running
+def fit_command(
+    store: str,
+    model: str,
+    overwrite: bool,
+    scheduler: str | None,
+    threads: int | None,
+    memory_limit: int | None,
+    verbose: bool,
+    quiet: bool,
+    **parameters: Any,
+) -> None:
+    """Learn codes and a hash function from STORE and write them to the file MODEL.
+
+    If MODEL has learned from the first rows of STORE with the same parameters, only the rows that
+    were added since are read. Any other model is replaced with --overwrite only.
+
+    What a long scan has come to is kept in MODEL.scan until MODEL is written: an interrupted run
+    goes on when the same command is repeated.
+    """
+    setting = options.Running(scheduler, threads, memory_limit, verbose, quiet)
+    opened = FeatureStore.open(store)
+    checkpoint = f"{model}.scan"
+    hint = (
+        f"{model} is as it was before. What a long scan has come to stays in {checkpoint}: repeat "
+        "the same command to go on."
+    )
+    bar = Bar("Scanning", goes_on=True, quiet=quiet)
+    with options.resumable(hint), setting.prepared(), bar:
+        trained = train(
+            opened,
+            model,
+            parameters,
+            overwrite=overwrite,
+            progress=bar.over,
+            checkpoint=checkpoint,
+        )
+    if trained.n_rows_known == trained.n_rows:
+        click.echo(f"{model}: has learned from all {trained.n_rows:,} rows already.")
+        return
+    loaded = trained.n_rows_loaded
+    before = f"{loaded:,} before the interruption, " if loaded else ""
+    click.echo(
+        f"{model}: {trained.model.n_bits} bits from {trained.n_rows:,} rows "
+        f"({trained.n_rows_read:,} read now, {before}{trained.n_rows_known:,} known before), "
+        f"{trained.model.groups_.n_groups:,} label groups."
+    )
+
+
+_KEPT = (
+    "encoder",
+    "loss",
+    "solver",
+    "anchors",
+    "gamma",
+    "ridge",
+    "similarity",
+    "n_init",
+    "max_iter",
+    "block_rows",
+    "random_state",
+)
+"""Parameters that are not searched, with the options of ``sadih fit``."""
+
+
+@click.command()
+@options.store
+@click.argument("model", type=click.Path(dir_okay=False))
+@click.option(
+    "-b",
+    "--bits",
+    type=click.IntRange(min=1),
+    multiple=True,
+    default=(16, 32, 64),
+    show_default="16, 32 and 64",
+    help="A code length to search at; may be repeated.",
+)
+@click.option(
+    "--alpha",
+    type=click.FloatRange(min=0),
+    multiple=True,
+    help="A weight of reconstruction to try; may be repeated.  [default: 0.01, 0.1, 1, 5, 10]",
+)
+@click.option(
+    "--beta",
+    type=click.FloatRange(min=0),
+    multiple=True,
+    help="A weight of encoding to try; may be repeated.  [default: 0.01, 0.1, 1, 5, 10]",
+)
+@click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True)
+@click.option(
+    "--queries",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="Rows of each fold that are looked up.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Write all results as JSON, and a figure of them, here; earlier ones are replaced.",
+)
+@options.overwrite
+@options.running
+def tune_command(
+    store: str,
+    model: str,
+    bits: tuple[int, ...],
+    alpha: tuple[float, ...],
+    beta: tuple[float, ...],
+    folds: int,
+    queries: int,
+    output: Path | None,
+    overwrite: bool,
+    **given: Any,
+) -> None:
+    """Choose weights for STORE by cross-validation and write the best model to the file MODEL.
+
+    STORE is read once, for all folds, weights and code lengths. Every combination is scored by the
+    mean average precision of rows of a fold among the rows of the others.
+
+    What a long scan has come to is kept in MODEL.scan until MODEL is written: an interrupted run
+    goes on when the same command is repeated.
+    """
+    from sadih_dask import FeatureStore
+    from sadih_dask.compute.checkpoint import Checkpoint
+    from sadih_dask.errors import ConflictError
+    from sadih_dask.files.file import locate
+    from sadih_dask.jobs import tune as tuning
+    from sadih_dask.model.grid import PAPER_GRID
+
+    parameters = {name: given.pop(name) for name in _KEPT}
+    setting = options.Running(**given)
+    opened, place = FeatureStore.open(store), locate(model)
+    if place.is_file() and not overwrite:
+        raise ConflictError(f"{model} is there already; replace it with overwrite=True")
+    place.check()
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
+    checkpoint = Checkpoint(f"{model}.scan")
+    grid = {"alpha": alpha or PAPER_GRID["alpha"], "beta": beta or PAPER_GRID["beta"]}
+    hint = (
+        f"{model} is as it was before. What a long scan has come to stays in {model}.scan: repeat "
+        "the same command to go on."
+    )
+
+    def bar(title: str, unit: str, n_units: int) -> Bar:
+        return Bar(title, unit=unit, goes_on=unit == "rows", quiet=setting.quiet).over(n_units)
+
+    with options.resumable(hint), setting.prepared():
+        tuned = tuning.tune(
+            opened,
+            parameters,
+            grid,
+            bits,
+            folds,
+            queries,
+            progress=bar,
+            checkpoint=checkpoint,
+        )
+    tuned.model.save(model)
+    checkpoint.discard()
+    click.echo(tuned.table)
+    best = tuned.search.best_params_
+    click.echo(f"\n{model}: {best['n_bits']} bits from {tuned.n_rows:,} rows.")
+    if output is not None:
+        _say_what_was_tuned(*tuning.write(output, tuned))
+
+
+_OUTPUT = next(k for k, option in enumerate(tune_command.params) if option.name == "output")
+tune_command.params[_OUTPUT:_OUTPUT] = [o for o in fit_command.params if o.name in _KEPT]
+
+
+def _say_what_was_tuned(files: tuple[Path, ...], missing: str | None) -> None:
+    click.echo("\nWritten:")
+    for path in files:
+        click.echo(f"  {path}")
+    if missing is not None:
+        click.echo(f"No figure: {missing}", err=True)
+
+
+_PROTOCOLS = (
+    "learned: database rows carry the code of their labels; encoded: they are hashed as queries."
+)
+
+
+@click.command()
+@click.argument("model", type=click.Path(dir_okay=False))
+@click.argument("queries")
+@click.argument("database", required=False)
+@click.option("--codes", metavar="CODES", help="DATABASE as hashed by MODEL (sadih encode).")
+@click.option(
+    "-b",
+    "--bits",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="A further code length, solved from the model's statistics; may be repeated.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Write metrics.json, figures and report.html here; earlier ones are replaced.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as a JSON object.")
+@options.placed
+def evaluate_command(
+    model: str,
+    queries: str,
+    database: str | None,
+    codes: str | None,
+    bits: tuple[int, ...],
+    output: Path | None,
+    as_json: bool,
+    **running: Any,
+) -> None:
+    """Look the rows of the store QUERIES up by their codes and compare labels.
+
+    Under `learned` they are looked up among the rows that MODEL has learned from, each with the
+    code of its labels; under `encoded` among the rows of the store DATABASE, hashed by MODEL. A row
+    is relevant if it shares a label with the query.
+    """
+    from sadih_dask import SADIH, CodeStore, FeatureStore
+    from sadih_dask.jobs import evaluate as evaluating
+
+    began = time.time()
+    if codes is not None and database is None:
+        raise click.UsageError("--codes are those of DATABASE, which has their labels; give both")
+    setting = options.Running(**running)
+    learner = SADIH.load(model)
+    rows = evaluating.Collection(
+        FeatureStore.open(queries),
+        None if database is None else FeatureStore.open(database),
+        None if codes is None else CodeStore.open(codes),
+    )
+    rows.check(learner)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
+    with options.resumable("Repeat the same evaluate_command."), setting.prepared():
+        with setting.bar("Comparing") as bar:
+            lengths = evaluating.measure(learner, rows, bits, bar.over)
+        if as_json:
+            click.echo(json.dumps(evaluating.document(learner, rows, lengths), indent=1))
+        else:
+            _print(lengths, learner.hash_function_.n_bits, evaluating.TIE_RULE)
+        if output is None:
+            return
+        with setting.bar("Looking at codes") as bar:
+            written = evaluating.write(
+                output,
+                learner,
+                rows,
+                lengths,
+                title=f"Retrieval with {PurePath(model).name}",
+                began=began,
+                progress=bar.over,
+            )
+    _say_what_was_written(written.files, written.missing, to_stderr=as_json)
+
+
+def _print(lengths: Sequence[Length], own: int, ties: str) -> None:
+    """The whole table of the model's own length, and MAP of the others."""
+    click.echo(repr(next(length.protocols for length in lengths if length.n_bits == own)))
+    click.echo(f"\n{_PROTOCOLS}\n{ties}")
+    if len(lengths) < 2:
+        return
+    names = list(lengths[0].known)
+    click.echo(f"\n{'bits':>6}" + "".join(f"{f'MAP {name}':>14}" for name in names))
+    for length in lengths:
+        values = "".join(f"{length.known[name].map:>14.4f}" for name in names)
+        click.echo(f"{length.n_bits:>6}{values}")
+
+
+def _say_what_was_written(files: Sequence[Path], missing: str | None, *, to_stderr: bool) -> None:
+    """Stdout is the JSON object's own."""
+    click.echo("\nWritten:", err=to_stderr)
+    for path in files:
+        if path.suffix in (".svg", ".pdf"):
+            continue
+        click.echo(f"  {path}", err=to_stderr)
+    folders = sorted({str(path.parent) for path in files if path.suffix == ".svg"})
+    for folder in folders:
+        click.echo(f"  {folder}/*.svg, *.pdf", err=to_stderr)
+    if missing is not None:
+        click.echo(f"No figures and no report: {missing}", err=True)

@@ -1,0 +1,204 @@
+"""Setting Dask up where the settings say, for as long as a block lasts."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from sadih_dask.cluster.security import check_address, security_for, wants_tls
+from sadih_dask.cluster.settings import ClusterSettings
+from sadih_dask.errors import ClusterError, InputError
+from sadih_dask.files.redaction import redact
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Place:
+    """Where tasks run now."""
+
+    kind: str
+    memory_limit: int | None
+    client: Any = None
+    _known: dict[str, Any] = field(default_factory=dict)
+
+    def describe(self) -> dict[str, Any]:
+        """What logs and records say of it, without secrets; of a lost cluster, what it was."""
+        if self.client is None:
+            from sadih_dask.compute.run import default_workers
+
+            threads = {"workers": 1, "threads": default_workers()}
+            return {"kind": self.kind, **threads, "memory_limit": self.memory_limit}
+        if self.client.status == "running":
+            with suppress(ClusterError):
+                self._known = _description(self.client)
+        return {"kind": self.kind, **self._known}
+
+
+def _description(client: Any) -> dict[str, Any]:
+    from sadih_dask.compute.remote import identity_of
+
+    identity = identity_of(client)
+    limits = [worker["memory_limit"] for worker in identity["workers"].values()]
+    return {
+        "workers": identity["n_workers"],
+        "threads": identity["total_threads"],
+        "memory_limit": min(filter(None, limits), default=None),
+        "address": redact(identity["address"]),
+        "encrypted": identity["address"].startswith("tls://"),
+        "dashboard": client.dashboard_link and redact(client.dashboard_link),
+    }
+
+
+@contextmanager
+def running(settings: ClusterSettings) -> Iterator[Place]:
+    """Run tasks where the settings say.
+
+    Threads are Dask's own choice: a client that is current already stays so. Raises InputError for
+    settings that cannot be, before anything is started, and ClusterError for a cluster that cannot
+    be reached or has no workers.
+    """
+    import dask
+
+    from sadih_dask.compute.memory import CONFIG_KEY
+    from sadih_dask.compute.remote import SCHEDULER_TIMEOUT, WORKER_TIMEOUT
+    from sadih_dask.compute.run import current_client
+
+    limit = _bytes(settings.memory_limit)
+    config: dict[str, Any] = {
+        SCHEDULER_TIMEOUT[0]: settings.scheduler_timeout,
+        WORKER_TIMEOUT[0]: settings.seconds_without_workers,
+    }
+    if limit is not None:
+        config[CONFIG_KEY] = limit
+    if settings.kind == "processes":
+        # Who is gone on this machine is gone at once; Dask would go on trying for half a minute.
+        config["distributed.comm.timeouts.connect"] = "5s"
+    if settings.kind == "threads" and settings.threads_per_worker is not None:
+        config["num_workers"] = settings.threads_per_worker
+    with ExitStack() as stack:
+        stack.enter_context(dask.config.set(config))
+        if settings.kind == "threads":
+            yield Place(settings.kind, limit, current_client())
+            return
+        where, security = stack.enter_context(_started(settings))
+        client = stack.enter_context(_connected(where, security, settings))
+        place = Place(settings.kind, limit, client)
+        logger.info("tasks run on %s", place.describe())
+        yield place
+
+
+def _started(settings: ClusterSettings) -> AbstractContextManager[tuple[Any, Any]]:
+    """An address, or a cluster that is stopped at the end; and certificates for it."""
+    if settings.kind == "scheduler":
+        address = check_address(settings.address or "", settings.allow_plain_tcp)
+        if address.startswith("tls://"):
+            return nullcontext((address, security_for(settings.tls, generated=False)))
+        if settings.tls.ca_file or settings.tls.cert_file or settings.tls.key_file:
+            raise InputError(f"{address} is not encrypted, but certificates are given: use tls://")
+        return nullcontext((address, None))
+    if settings.kind == "slurm":
+        from sadih_dask.cluster.launchers import jobs
+
+        return jobs(settings)
+    if settings.kind == "kubernetes":
+        from sadih_dask.cluster.launchers import pods
+
+        return pods(settings)
+    return _processes(settings)
+
+
+@contextmanager
+def _processes(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
+    """Workers of this machine, which only this machine can reach."""
+    from distributed import LocalCluster
+
+    encrypted = wants_tls(settings.tls)
+    security = security_for(settings.tls, generated=True) if encrypted else None
+    with LocalCluster(
+        n_workers=settings.n_workers,
+        threads_per_worker=settings.threads_per_worker or 1,
+        memory_limit=settings.memory_limit or "auto",
+        processes=True,
+        host="127.0.0.1",
+        protocol="tls://" if encrypted else "tcp://",
+        security=security,
+        dashboard_address=settings.dashboard,
+    ) as cluster:
+        yield cluster, security
+
+
+@contextmanager
+def _connected(where: Any, security: Any, settings: ClusterSettings) -> Iterator[Any]:
+    """A client that Dask uses by default, once there are workers."""
+    from distributed import Client
+    from distributed.versions import VersionMismatchWarning
+
+    from sadih_dask.cluster.versions import check_versions
+    from sadih_dask.compute.remote import conversation, settle
+
+    try:
+        with warnings.catch_warnings():  # versions are compared below, with ours among them
+            warnings.simplefilter("ignore", VersionMismatchWarning)
+            client = Client(where, security=security, timeout=settings.connect_timeout)
+    except (OSError, ValueError, TypeError) as error:
+        raise ClusterError(
+            f"no Dask scheduler answers at {settings.address or where} "
+            f"({redact(str(error))[:200]}). Check --scheduler and that it runs: dask scheduler. "
+            "One with TLS answers tls:// only, and certificates that its authority has signed"
+        ) from error
+    try:
+        wanted = settings.n_workers if settings.kind == "scheduler" else None
+        with conversation(client):
+            settle(client, _staffed(client, wanted or 1))
+            check_versions(client)
+        yield client
+    finally:
+        with _without_last_words(client):
+            client.close()
+
+
+@contextmanager
+def _without_last_words(client: Any) -> Iterator[None]:
+    """A client that lost its scheduler logs a traceback when it is closed; the error said it."""
+
+    def silent(_: logging.LogRecord) -> bool:
+        return False
+
+    noisy = logging.getLogger("distributed.client")
+    if client.status == "running":
+        yield
+        return
+    noisy.addFilter(silent)
+    try:
+        yield
+    finally:
+        noisy.removeFilter(silent)
+
+
+async def _staffed(client: Any, n_workers: int) -> None:
+    """Wait for workers; `settle` knows for how long."""
+    import asyncio  # not at the top: every command imports this module, few wait
+
+    said = False
+    while True:
+        there = (await client.scheduler.identity(n_workers=0))["n_workers"]
+        if there >= n_workers:
+            return
+        if not said:
+            logger.warning("the scheduler has %d workers yet; waiting for %d", there, n_workers)
+            said = True
+        await asyncio.sleep(0.2)
+
+
+def _bytes(size: str | int | None) -> int | None:
+    from dask.utils import parse_bytes
+
+    try:
+        return None if size is None else int(parse_bytes(size))
+    except ValueError as error:
+        raise InputError(f"memory_limit {size!r} is no number of bytes, such as 4GiB") from error

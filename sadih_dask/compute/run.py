@@ -1,0 +1,122 @@
+"""Running a graph: on threads in this process, or on the Dask cluster that is current.
+
+Which of the two is Dask's own choice (``dask.config``, an active ``distributed.Client``). One BLAS
+thread per task: tasks are the parallelism, and a product then has the same bits on any machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import dask
+import dask.array as da
+from dask.base import get_scheduler
+from dask.callbacks import Callback
+from dask.delayed import Delayed
+from distributed.protocol.pickle import dumps
+
+from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.remote import count_threads, run_on_cluster, send
+
+Graph: TypeAlias = Mapping[Any, Any]
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the number of finished and of all tasks that count as progress."""
+SMALL_VALUE = 2**16
+"""Bytes of a value that may travel in a graph."""
+
+
+def unique_name(purpose: str) -> str:
+    """A key prefix that no other run on the same scheduler has."""
+    return f"sadih-{purpose}-{uuid4().hex[:12]}"
+
+
+def current_client() -> Any | None:
+    """The distributed client that Dask would use now, or None for a local scheduler."""
+    scheduler = get_scheduler()
+    client = getattr(scheduler, "__self__", None)
+    return client if hasattr(client, "scatter") else None
+
+
+def is_lazy(value: Any) -> bool:
+    """Whether a value is a Dask array."""
+    return isinstance(value, da.Array)
+
+
+def share(value: Any, local: bool = False) -> Any:
+    """Put a value that many tasks read where they can reach it, once.
+
+    On a cluster a large value is sent to the workers and a reference travels in the graph; on
+    threads the object itself is referred to. Small ones travel in the graph, where no dying worker
+    can take them along.
+    """
+    client = None if local else current_client()
+    if client is None or len(dumps(value)) <= SMALL_VALUE:
+        return value
+    return send(client, value)
+
+
+def run(
+    graph: Graph, key: Any, counted: str, progress: Progress | None = None, local: bool = False
+) -> Any:
+    """Compute one key; tasks whose key is a tuple that begins with ``counted`` are progress.
+
+    ``local`` graphs hold data of this process and run on its threads.
+    """
+    client = None if local else current_client()
+    total = _count(graph, counted)
+    if client is not None:
+        result = run_on_cluster(client, graph, key, counted, _remote_progress(total, progress))
+        if progress is not None:
+            progress(total, total)
+        return result
+    wanted = Delayed(key, graph)
+    with one_blas_thread(), _local_progress(counted, total, progress):
+        return wanted.compute(scheduler="threads") if local else wanted.compute()
+
+
+def _count(graph: Graph, counted: str) -> int:
+    return sum(1 for key in graph if isinstance(key, tuple) and key[0] == counted)
+
+
+def _local_progress(counted: str, total: int, progress: Progress | None) -> Callback:
+    """Report finished tasks of a local scheduler."""
+    done = itertools.count(1)
+
+    def finished(key: Any, *_: Any) -> None:
+        if progress is not None and isinstance(key, tuple) and key[0] == counted:
+            progress(next(done), total)
+
+    return Callback(posttask=finished)
+
+
+def _remote_progress(total: int, progress: Progress | None) -> Callable[[int], None] | None:
+    """Report what is new; that all is done is said once, when the result is here."""
+    if progress is None:
+        return None
+    said = 0
+
+    def report(unfinished: int) -> None:
+        nonlocal said
+        if unfinished and total - unfinished > said:
+            said = total - unfinished
+            progress(said, total)
+
+    return report
+
+
+def default_workers() -> int:
+    """Threads that the local scheduler will use."""
+    from dask.system import CPU_COUNT
+
+    return int(dask.config.get("num_workers", None) or CPU_COUNT)
+
+
+def total_threads(local: bool = False) -> int:
+    """Threads that tasks can run on now, in all processes."""
+    client = None if local else current_client()
+    if client is None:
+        return default_workers()
+    return count_threads(client)

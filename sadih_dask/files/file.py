@@ -1,0 +1,150 @@
+"""One file: at a local path, or one object behind any URL that `storage.files` connects to.
+
+Writing replaces it in one step, so readers see the old bytes or the new, never a part.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+from sadih_dask.errors import InputError, naming
+from sadih_dask.files.filesystem import Files, connect
+
+Write: TypeAlias = Callable[[IO[bytes]], None]
+OBJECT_BYTES = 8 * 2**30
+"""Limit of a file behind a URL, which is held in memory to be read or written."""
+
+
+@dataclass(frozen=True)
+class LocalPlace:
+    """A file of this machine or of a shared file system: streamed, whatever its size."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def write(self, write: Write, *, durable: bool = True) -> None:
+        """Let `write` fill a file beside this one and put it in its place."""
+        scratch = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            with naming(self.path), scratch.open("xb") as file:
+                write(file)
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            scratch.replace(self.path)
+        except BaseException:
+            scratch.unlink(missing_ok=True)
+            raise
+
+    def open(self) -> IO[bytes]:
+        """Open the file for reading; FileNotFoundError if there is none."""
+        if not self.path.exists():
+            raise FileNotFoundError(f"{self.path} does not exist")
+        return self.path.open("rb")
+
+    def is_file(self) -> bool:
+        """Say whether there is a file, and not a folder."""
+        return self.path.is_file()
+
+    def check(self) -> None:
+        """Refuse a place that nothing can be written to, before the work for it is done."""
+        if self.path.is_dir():
+            raise IsADirectoryError(f"{self.path} is a folder; expected the path of a file")
+        if not self.path.parent.is_dir():
+            raise FileNotFoundError(
+                f"{self.path.parent} does not exist; make the folder of {self.path.name} first"
+            )
+
+
+@dataclass(frozen=True)
+class RemotePlace:
+    """An object behind a URL: written and read whole, up to a limit."""
+
+    files: Files
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.files.url}/{self.key}"
+
+    def write(self, write: Write, *, durable: bool = True) -> None:
+        """Let `write` fill a buffer and send it off."""
+        buffer = io.BytesIO()
+        write(buffer)
+        if (size := buffer.getbuffer().nbytes) > OBJECT_BYTES:
+            raise InputError(
+                f"{self} would take {size} bytes; at most {OBJECT_BYTES} are read from a URL. "
+                "Write it to a local path, or a model without its statistics"
+            )
+        self.files.write(self.key, [buffer.getbuffer()], durable=durable)
+
+    def open(self) -> IO[bytes]:
+        """Read the object; FileNotFoundError if there is none, FormatError beyond the limit."""
+        try:
+            return io.BytesIO(self.files.read(self.key, OBJECT_BYTES))
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{self} does not exist") from None
+        except OSError as error:
+            if _is_empty(error):
+                return io.BytesIO()
+            raise
+
+    def is_file(self) -> bool:
+        """Say whether there is an object of just this name."""
+        try:
+            self.files.read_range(self.key, 0, 1)
+        except (FileNotFoundError, IsADirectoryError):
+            return False
+        except OSError as error:
+            if not _is_empty(error):
+                raise
+        return True
+
+    def check(self) -> None:
+        """Refuse a place that nothing can be written to, before the work for it is done."""
+        trial = f".{self.key}.{uuid.uuid4().hex}.tmp"
+        try:
+            self.files.write(trial, [b"trial"])
+            self.files.delete(trial)
+        except OSError as error:
+            raise type(error)(
+                f"{self} cannot be written: {error}. Check the bucket and the rights to it"
+            ) from error
+
+
+def _is_empty(error: OSError) -> bool:
+    """Whether an object store has no byte to begin a range with."""
+    return error.errno == errno.EINVAL
+
+
+Place: TypeAlias = LocalPlace | RemotePlace
+
+
+def locate(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Place:
+    """Return the place that a path or URL names; nothing has to be there."""
+    text = os.fspath(url)
+    scheme, found, rest = text.partition("://")
+    if not found:
+        return LocalPlace(Path(text))
+    if scheme in {"file", "local"}:
+        return LocalPlace(Path(rest))
+    folder, _, key = text.rpartition("/")
+    if not key or folder.endswith("/"):
+        raise InputError(f"{text!r} names no object; expected a URL like {scheme}://bucket/name")
+    return RemotePlace(connect(folder, storage_options), key)
+
+
+def is_file(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> bool:
+    """Say whether a path or URL is that of one file or object, and not of a store or a bucket."""
+    try:
+        return locate(url, storage_options).is_file()
+    except InputError:
+        return False

@@ -1,0 +1,391 @@
+"""Named bytes under one URL: bounded reads, atomic and durable writes.
+
+Everything that a store keeps passes through here, so three promises are made once:
+
+- a read never takes more memory than its caller allows, whatever the file claims to be;
+- a write replaces a name in one step: a reader sees the old bytes or the new, never a part;
+- on a local disk a durable write has reached the disk when it returns (and its name, after
+  `sync`), so that a commit which survives a power cut never refers to chunks that did not.
+
+Keys are built from constants and integers only, never from text found in a store.
+
+Errors of client libraries, of which the system knows nothing, with the name of the place.
+
+Where source files lie: on this machine, or behind an fsspec URL such as ``s3://bucket/x.npy``.
+
+Everything that opens, lists or looks at a source file comes through here. Credentials for a URL
+are those that its library finds in the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import uuid
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any, cast
+
+from sadih_dask.errors import FormatError, InputError, naming
+
+Buffer = Any  # anything with the buffer protocol; typing has no name for it before Python 3.12
+TEMPORARY_SUFFIX = ".part"
+
+
+class Files(ABC):
+    """What a store needs of a place that keeps named bytes."""
+
+    url: str
+    is_local: bool
+    options: Mapping[str, Any]
+
+    @abstractmethod
+    def read(self, key: str, limit: int) -> bytes:
+        """Return the bytes of `key`; FormatError beyond `limit`, FileNotFoundError if absent."""
+
+    @abstractmethod
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """Return up to `length` bytes from `start`; a negative start counts from the end."""
+
+    @abstractmethod
+    def write(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> None:
+        """Replace `key` by the concatenated parts in one step."""
+
+    @abstractmethod
+    def sync(self, folder: str) -> None:
+        """Make the names in `folder` durable as well as the bytes of its files."""
+
+    @abstractmethod
+    def create(self, key: str, data: bytes) -> bool:
+        """Write `key` only if nothing is there; return whether it was written."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """Return the names directly in `folder`, or nothing if there is no such folder."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove `key`, a file or a folder with all it holds; absence is no error."""
+
+    def _too_long(self, key: str, limit: int) -> FormatError:
+        return FormatError(
+            f"{self.url}: {key!r} is longer than the {limit} bytes that it may have at most; "
+            "it was not written by this package, or it is damaged"
+        )
+
+
+class LocalFiles(Files):
+    """Files in a directory of this machine or of a shared POSIX file system."""
+
+    is_local = True
+
+    def __init__(self, root: Path) -> None:
+        # Absolute, so that a worker with another working directory finds the same store.
+        self.root = root.absolute()
+        self.url = str(self.root)
+        self.options: Mapping[str, Any] = {}
+
+    def path(self, key: str) -> str:
+        """Return the path of `key` for those who read it by themselves."""
+        return os.path.join(self.url, key)  # noqa: PTH118 - on the path of every block read
+
+    def open_for_reading(self, key: str) -> tuple[int, int]:
+        """Return a file descriptor and the size of `key`, which must be a regular file."""
+        # O_NONBLOCK: a pipe laid in the place of a chunk must not hang the reader.
+        descriptor = os.open(self.path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise FormatError(f"{self.url}: {key!r} is not a regular file")
+        return descriptor, status.st_size
+
+    def read(self, key: str, limit: int) -> bytes:
+        """Return the bytes of `key`; FormatError beyond `limit`, FileNotFoundError if absent."""
+        descriptor, size = self.open_for_reading(key)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            if size > limit:
+                raise self._too_long(key, limit)
+            return file.read(size)
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """Return up to `length` bytes from `start`; a negative start counts from the end."""
+        descriptor, size = self.open_for_reading(key)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            file.seek(max(0, size + start) if start < 0 else start)
+            return file.read(min(length, size))
+
+    def write(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> None:
+        """Replace `key` by the concatenated parts in one step."""
+        target = Path(self.path(key))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+        try:
+            with naming(target), temporary.open("xb", buffering=0) as file:
+                for part in parts:
+                    _write_all(file.fileno(), memoryview(part).cast("B"))
+                if durable:
+                    os.fsync(file.fileno())
+            temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def sync(self, folder: str) -> None:
+        """Make the names in `folder` durable as well as the bytes of its files."""
+        descriptor = os.open(self.path(folder), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write `key` only if nothing is there; return whether it was written."""
+        target = Path(self.path(key))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with naming(target), target.open("xb") as file:
+                file.write(data)
+        except FileExistsError:
+            return False
+        return True
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names directly in `folder`, or nothing if there is no such folder."""
+        try:
+            return sorted(os.listdir(self.path(folder)))  # noqa: PTH208 - names, not paths
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def delete(self, key: str) -> None:
+        """Remove `key`, a file or a folder with all it holds; absence is no error."""
+        path = Path(self.path(key))
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+class RemoteFiles(Files):
+    """Objects under an fsspec URL (s3://, gs://, memory:// ...), where one PUT is one step."""
+
+    is_local = False
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+
+        self.url = url.rstrip("/")
+        self.options = dict(options)
+        with reaching(self.url):
+            self._fs, self._prefix = url_to_fs(self.url, **self.options)
+
+    def _path(self, key: str) -> str:
+        return f"{self._prefix}/{key}"
+
+    def read(self, key: str, limit: int) -> bytes:
+        """Return the bytes of `key`; FormatError beyond `limit`, FileNotFoundError if absent."""
+        data = self.read_range(key, 0, limit + 1)
+        if len(data) > limit:
+            raise self._too_long(key, limit)
+        return data
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """Return up to `length` bytes from `start`; a negative start counts from the end."""
+        end = start + length if start >= 0 or start + length < 0 else None
+        with reaching(self.url):
+            return bytes(self._fs.cat_file(self._path(key), start=start, end=end))
+
+    def write(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> None:
+        """Replace `key` by the concatenated parts in one step."""
+        del durable  # an object store acknowledges a PUT only when it is durable
+        with reaching(self.url):
+            self._fs.pipe_file(self._path(key), b"".join(memoryview(p).cast("B") for p in parts))
+
+    def sync(self, folder: str) -> None:
+        """Do nothing: objects and their names are durable together."""
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write `key` only if nothing is there; return whether it was written."""
+        # The listing cache could still show an object that somebody has deleted since.
+        self._fs.invalidate_cache()
+        try:
+            with reaching(self.url):
+                if self._fs.exists(self._path(key)):
+                    return False
+                self._fs.pipe_file(self._path(key), data, mode="create")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EEXIST or "PreconditionFailed" in str(error):
+                return False
+            raise
+        return True
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names directly in `folder`, or nothing if there is no such folder."""
+        self._fs.invalidate_cache()
+        try:
+            with reaching(self.url):
+                found = self._fs.ls(self._path(folder), detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
+
+    def delete(self, key: str) -> None:
+        """Remove `key`, a file or a folder with all it holds; absence is no error."""
+        self._fs.invalidate_cache()
+        with reaching(self.url), contextlib.suppress(FileNotFoundError):
+            self._fs.rm(self._path(key), recursive=True)
+
+
+def connect(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Files:
+    """Return the files under a local path, a file:// URL or any other fsspec URL."""
+    text = os.fspath(url)
+    if not text:
+        raise InputError(f"a store needs a path or a URL, got {url!r}")
+    scheme, found, rest = text.partition("://")
+    if not found:
+        return LocalFiles(Path(text))
+    if scheme in {"file", "local"}:
+        return LocalFiles(Path(rest))
+    return RemoteFiles(text, storage_options or {})
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while len(data):
+        data = data[os.write(descriptor, data) :]
+
+
+_CLIENTS = frozenset(["botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs"])
+
+
+@contextmanager
+def reaching(url: str) -> Iterator[None]:
+    """Turn what a client library raises, such as missing credentials, into a ConnectionError."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in _CLIENTS or isinstance(error, OSError):
+            raise
+        raise ConnectionError(
+            f"{url} cannot be reached: {error}. Address and credentials come from the environment: "
+            "for s3://, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL"
+        ) from error
+
+
+_READ_AHEAD = 2**20
+_HEAD = 1024
+_WORTH_A_LISTING = 4
+_STATES = ("ETag", "etag", "md5", "content_md5", "generation", "LastModified", "mtime", "created")
+"""What file systems call that which changes with the bytes of a file."""
+_TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
+
+
+@dataclass(frozen=True)
+class Status:
+    """Size, what changes when the bytes do, and the time of the last change since the epoch."""
+
+    size: int
+    state: int | str
+    modified: float
+
+
+def is_url(path: str) -> bool:
+    """Tell a URL from a path."""
+    return "://" in path
+
+
+def name_of(path: str) -> str:
+    """Return the last part of a path or URL."""
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def open_binary(path: str) -> IO[bytes]:
+    """Open a file for reading at any position."""
+    if not is_url(path):
+        return Path(path).open("rb")
+    fs, inner = _connect(path)
+    return cast(IO[bytes], fs.open(inner, "rb", block_size=_READ_AHEAD, cache_type="readahead"))
+
+
+def head(path: str) -> bytes:
+    """Return the first kilobyte of a file; of one behind a URL it is remembered for a while."""
+    if is_url(path):
+        return _remote_head(path, status(path))
+    with Path(path).open("rb") as stream:
+        return stream.read(_HEAD)
+
+
+@lru_cache(maxsize=64)
+def _remote_head(path: str, state: Status) -> bytes:  # noqa: ARG001 (another state, another file)
+    fs, inner = _connect(path)
+    return bytes(fs.cat_file(inner, start=0, end=_HEAD))
+
+
+def status(path: str) -> Status:
+    """Look at a file without opening it; FileNotFoundError if it is not there."""
+    if not is_url(path):
+        found = Path(path).stat()
+        return Status(found.st_size, found.st_mtime_ns, found.st_mtime)
+    fs, inner = _connect(path)
+    with reaching(path):
+        info = fs.info(inner)
+    state = " ".join(str(info[key]) for key in _STATES if key in info)
+    return Status(int(info.get("size") or 0), state, _time_of(info))
+
+
+def is_file(path: str) -> bool:
+    """Tell whether there is a file of this name, and not a folder."""
+    if not is_url(path):
+        return Path(path).is_file()
+    try:
+        fs, inner = _connect(path)
+        with reaching(path):
+            return str(fs.info(inner)["type"]) == "file"
+    except FileNotFoundError:
+        return False
+
+
+def matches(pattern: str) -> list[str]:
+    """Return the files, or folders, that a glob matches, in no particular order."""
+    if not is_url(pattern):
+        path = Path(pattern)
+        return [str(p) for p in Path(path.anchor).glob(str(path.relative_to(path.anchor)))]
+    fs, inner = _connect(pattern)
+    fs.invalidate_cache()
+    with reaching(pattern):
+        try:
+            return [fs.unstrip_protocol(found) for found in fs.glob(inner)]
+        except FileNotFoundError:  # not even the bucket
+            return []
+
+
+def look_again(paths: Iterable[str]) -> None:
+    """Forget what was known about remote files; where there are many in a folder, list it once."""
+    urls = [path for path in paths if is_url(path)]
+    for folder, count in Counter(url.rpartition("/")[0] for url in urls).items():
+        fs, inner = _connect(folder)
+        fs.invalidate_cache(inner)
+        if count >= _WORTH_A_LISTING:
+            with reaching(folder), suppress(FileNotFoundError):
+                fs.ls(inner, detail=True)
+
+
+def _connect(url: str) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+
+    fs, inner = url_to_fs(url)
+    return fs, str(inner)
+
+
+def _time_of(info: Mapping[str, Any]) -> float:
+    found = next((info[key] for key in _TIMES if info.get(key) is not None), 0.0)
+    return found.timestamp() if isinstance(found, datetime) else float(found)

@@ -1,0 +1,234 @@
+"""Files that nobody is writing any more, as far as their age can tell.
+
+What has changed since a store was made of its files: seen without reading any of them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sadih_dask.errors import ConflictError, NoFilesError
+from sadih_dask.files.filesystem import (
+    Files,
+    LocalFiles,
+    connect,
+    is_file,
+    look_again,
+    reaching,
+    status,
+)
+from sadih_dask.ingest.inputs import BESIDE, DataFiles
+from sadih_dask.ingest.provenance import NOTHING, Provenance, Sighting, in_words, look, look_at_none
+from sadih_dask.sources import open_features
+from sadih_dask.sources.contract import reading
+from sadih_dask.stores.features import KIND, SCHEMA
+from sadih_dask.stores.root import Commit
+from sadih_dask.stores.segment import find_existing
+
+
+def pass_over_young(files: DataFiles, min_age: float) -> tuple[DataFiles | None, tuple[str, ...]]:
+    """Return the files without those younger than `min_age` seconds, and the names of these.
+
+    Where labels (ids, thumbnails) come in as many files as the features, the first belongs to the
+    first, and so on: a pair waits until both are old enough. Where one file serves several, all
+    wait; then there are no files, but None.
+    """
+    files = files.expanded()
+    if min_age <= 0:
+        return files, ()
+    features = files.names("features")
+    beside = {name: files.names(name) for name in BESIDE if files.names(name)}
+    paired = {name: found for name, found in beside.items() if len(found) == len(features)}
+    everything = [*features, *(file for found in beside.values() for file in found)]
+    look_again(everything)
+    young = {file for file in everything if _is_young(file, min_age)}
+    waiting = [
+        not young.isdisjoint(group) for group in zip(features, *paired.values(), strict=True)
+    ]
+    too_young = tuple(file for file in everything if file in young)
+    if all(waiting) or (young and len(paired) < len(beside)):
+        return None, too_young
+    kept = {
+        name: tuple(file for file, waits in zip(found, waiting, strict=True) if not waits)
+        for name, found in {"features": features, **paired}.items()
+    }
+    return files.of(kept), too_young
+
+
+def _is_young(file: str, min_age: float) -> bool:
+    """Say whether a file changed just now; a clock that runs ahead must not hold it up for ever."""
+    with reading(file):
+        return abs(time.time() - status(file).modified) < min_age
+
+
+Store = Literal["absent", "begun", "finished"]
+_MOST_OPENED = 32
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Sources beside the store that was, or is to be, made of them.
+
+    files          the named files, globs expanded, without too young ones; None if none is left
+    store          whether there is a finished store, one that an ingestion has begun, or none
+    new            feature files whose rows the store does not have
+    unchanged      feature files whose rows it has, wherever they lie now
+    changed        feature files that were ingested in another state than they are in now
+    gone           feature files of the store that are not among the named ones; those whose names
+                   it kept
+    n_gone         how many there are
+    beside         files of labels, ids or thumbnails that were ingested in another state
+    options        whether they are to be read in another way than the store was made
+    too_young      named files that were passed over, because somebody may still be writing them
+    goes_on        whether a store that was begun is that of these files, so that ingestion goes on
+    n_new_rows     rows of the new files that would be added; an estimate beyond 32 files
+    n_new_bytes    bytes of the new files
+    fingerprint    of the files, without the too young ones, and of how they are to be read; the
+                   same in every process, and wherever the files lie
+    """
+
+    url: str
+    store: Store
+    files: DataFiles | None
+    new: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    changed: tuple[str, ...]
+    gone: tuple[str, ...]
+    n_gone: int
+    beside: tuple[str, ...]
+    options: bool
+    too_young: tuple[str, ...]
+    goes_on: bool
+    n_new_rows: int
+    n_new_bytes: int
+    fingerprint: str
+
+    @property
+    def altered(self) -> bool:
+        """Say whether rows of the store are no longer those of the files: rebuild, or refuse.
+
+        Files that are gone do not count: they may have been taken away after their ingestion.
+        """
+        return bool(self.changed or self.beside or self.options)
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """Say whether the store has all rows of the files as they are."""
+        return self.store == "finished" and not (self.altered or self.new or self.n_gone)
+
+    def in_words(self) -> str:
+        """Say in one line what is not as it was, and nothing if all is."""
+        n_unnamed = self.n_gone - len(self.gone)
+        gone = [*self.gone, *([f"{n_unnamed} files without a known name"] if n_unnamed else [])]
+        parts = [
+            self.changed and f"changed since their ingestion: {in_words(self.changed)}",
+            self.beside and f"labels, ids or thumbnails changed: {in_words(self.beside)}",
+            gone and f"no longer among the files: {in_words(gone)}",
+            self.options and "other options of reading, or other class names, than before",
+            self.too_young and f"too young to be read yet: {in_words(self.too_young)}",
+        ]
+        return "; ".join(part for part in parts if part)
+
+    def refuse(self) -> None:
+        """Raise ConflictError if the store is no longer made of these files; name them."""
+        if self.altered or self.n_gone:
+            raise ConflictError(
+                f"{self.url} is not made of the files as they are now: {self.in_words()}. Put "
+                "them back, or ingest all files anew with mode='overwrite'"
+            )
+
+
+def compare(
+    files: DataFiles,
+    url: str | os.PathLike[str],
+    *,
+    min_age: float = 0.0,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Changes:
+    """Say what is new, changed or gone; of each file a few kilobytes are read.
+
+    Files that were written less than `min_age` seconds ago are passed over.
+    """
+    place = connect(url, storage_options)
+    found = existing(place)
+    try:
+        settled, too_young = pass_over_young(files, min_age)
+    except NoFilesError:
+        if found is None or not found.complete:
+            raise
+        settled, too_young = None, ()  # all were taken away after their ingestion
+    seen = look_at_none(files) if settled is None else look(settled)
+    record = None if found is None else Provenance.from_properties(found.properties, place.url)
+    known = record if found is not None and found.complete and record is not None else NOTHING
+    known.check_appendable(place.url)
+    changed, new, unchanged = _sorted_out(known, seen)
+    gone = known.gone([*seen.features, *(look(files).features if too_young else ())])
+    n_rows, n_bytes = (0, 0) if settled is None else expected(settled, new)
+    return Changes(
+        url=place.url,
+        store="absent" if found is None else "finished" if found.complete else "begun",
+        files=settled,
+        new=new,
+        unchanged=unchanged,
+        changed=changed,
+        gone=tuple(mark.place for mark in gone if mark.place),
+        n_gone=len(gone),
+        beside=tuple(mark.place for mark in known.changed_beside(seen.beside)),
+        options=known is not NOTHING and _reads_otherwise(files, known, seen, found),
+        too_young=too_young,
+        goes_on=record is not None and record.is_of(seen),
+        n_new_rows=n_rows,
+        n_new_bytes=n_bytes,
+        fingerprint=seen.fingerprint,
+    )
+
+
+def existing(place: Files) -> Commit | None:
+    """Return the store that is there; ConflictError if the place belongs to something else."""
+    if isinstance(place, LocalFiles) and place.root.is_file():
+        raise ConflictError(
+            f"{place.url} is a file, not a store. Sources come first, the store is named last"
+        )
+    with reaching(place.url):
+        return find_existing(place, Commit(KIND, "", {}, 0, {}), SCHEMA)
+
+
+def _sorted_out(known: Provenance, seen: Sighting) -> tuple[tuple[str, ...], ...]:
+    """Return the names of changed, new and unchanged files."""
+    groups: tuple[list[str], ...] = ([], [], [])
+    for mark in seen.features:
+        groups[0 if known.has_changed(mark) else 2 if known.has(mark) else 1].append(mark.place)
+    return tuple(map(tuple, groups))
+
+
+def _reads_otherwise(
+    files: DataFiles, known: Provenance, seen: Sighting, found: Commit | None
+) -> bool:
+    if known.options != seen.options:
+        return True
+    names = [] if found is None else found.properties.get("class_names", [])
+    return files.class_names is not None and list(files.class_names)[: len(names)] != names
+
+
+def expected(files: DataFiles, new: Sequence[str]) -> tuple[int, int]:
+    """Return rows and bytes of some files; of many, some are opened and stand for the others."""
+    if not new:
+        return 0, 0
+    opened = new[:: -(-len(new) // _MOST_OPENED)]
+    source = open_features(
+        opened,
+        files.features_variable,
+        transpose=files.transpose,
+        memory_limit=files.memory_limit,
+    )
+    share = 1.0 if files.hold_out is None else files.hold_out.share
+    sizes = {file: status(file).size for file in new if is_file(file)}
+    if len(sizes) < len(new):  # folders of Zarr arrays: their chunks are too many to look at
+        n_bytes = source.n_rows * source.width * source.dtype.itemsize
+        sizes = dict.fromkeys(new, n_bytes // len(opened))
+    scale = sum(sizes.values()) / max(1, sum(sizes[file] for file in opened))
+    return round(source.n_rows * share * scale), sum(sizes.values())

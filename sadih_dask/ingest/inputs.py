@@ -1,0 +1,253 @@
+"""The files of one data set, opened and checked against each other before anything is written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sadih_dask.errors import InputError, LabelError
+from sadih_dask.ingest.holdout import HoldOut
+from sadih_dask.sources import (
+    LabelSource,
+    RowSource,
+    list_variables,
+    open_features,
+    open_ids,
+    open_labels,
+    open_thumbnails,
+)
+from sadih_dask.sources.classes import Classes
+from sadih_dask.sources.contract import DEFAULT_MEMORY_LIMIT
+from sadih_dask.sources.features import JoinedLists, JoinedRows, Paths, View, expand
+from sadih_dask.sources.variables import is_named_for
+
+Unlabelled = Literal["error", "drop"]
+BESIDE = ("labels", "ids", "thumbnails")
+"""Files that hold something else for the rows of the features."""
+_INTEGER = re.compile(r"-?[0-9]+")
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """What a caller said about the files of a data set.
+
+    features, labels, ids, thumbnails   names, globs or lists of them; the same rows in each
+    features_variable, labels_variable  where a file holds several; without `labels` they are
+                                        looked for in the files of the features
+    transpose, scale                    of the features, as in `open_features`
+    class_names, separator              of the labels, as in `open_labels`
+    known_classes                       of another store, whose numbers classes are to have here
+                                        too; new ones come behind
+    labelled                            whether there must be labels
+    unlabelled                          what to do about multi-hot rows and lists without a label
+    memory_limit                        bytes that a format which cannot be streamed may load
+    hold_out                            takes one part of the rows, queries or what stays, only
+    """
+
+    features: Paths
+    labels: Paths | None = None
+    ids: Paths | None = None
+    thumbnails: Paths | None = None
+    features_variable: str | None = None
+    labels_variable: str | None = None
+    transpose: bool = False
+    scale: str | float | None = None
+    class_names: Sequence[str] | None = None
+    known_classes: Sequence[str] | None = None
+    separator: str | None = None
+    unlabelled: Unlabelled = "error"
+    labelled: bool = False
+    memory_limit: int = DEFAULT_MEMORY_LIMIT
+    hold_out: HoldOut | None = None
+
+    @property
+    def reading_options(self) -> str:
+        """Return what decides the rows beside the files themselves."""
+        reading = (self.transpose, self.scale, self.separator, self.unlabelled)
+        return repr((*reading, self.features_variable, self.labels_variable, self.hold_out))
+
+    def expanded(self) -> DataFiles:
+        """Return the same with every glob replaced by the files that it matches now."""
+        given = {name: getattr(self, name) for name in ("features", *BESIDE)}
+        return self.of({name: expand(paths) for name, paths in given.items() if paths is not None})
+
+    def names(self, what: str) -> tuple[str, ...]:
+        """Return the files of one kind, such as "labels"; globs must be expanded already."""
+        given: Sequence[str] | None = getattr(self, what)
+        return () if given is None else tuple(given)
+
+    def of(self, named: Mapping[str, tuple[str, ...]]) -> DataFiles:
+        """Return the same with other files, by what they hold."""
+        beside = {name: named.get(name) for name in BESIDE}
+        return replace(self, features=named["features"], **beside)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Sources with one row count."""
+
+    features: RowSource
+    labels: LabelSource | None
+    ids: RowSource | None
+    thumbnails: RowSource | None
+
+    @property
+    def n_rows(self) -> int:
+        """Return the rows that the files hold."""
+        return self.features.n_rows
+
+    @property
+    def sources(self) -> dict[str, RowSource]:
+        """Return the sources that there are by the name of the array they go into."""
+        named = {
+            "features": self.features,
+            "labels": self.labels,
+            "ids": self.ids,
+            "thumbnails": self.thumbnails,
+        }
+        return {name: source for name, source in named.items() if source is not None}
+
+    def fingerprint(self) -> str:
+        """Return a hash that changes when one of the files does, or what is read from them."""
+        parts = {name: source.fingerprint() for name, source in self.sources.items()}
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def describe(self) -> str:
+        """Say in one line where the rows come from."""
+        return "; ".join(f"{name}: {source.describe()}" for name, source in self.sources.items())
+
+
+def open_inputs(files: DataFiles, known: Sequence[str] | None = None) -> Inputs:
+    """Open everything; labels are read once, to find the classes and to check every row.
+
+    `known` are the classes of a store that the rows are to be added to.
+    """
+    if files.unlabelled not in ("error", "drop"):
+        raise InputError(f"unlabelled must be 'error' or 'drop', got {files.unlabelled!r}")
+    features = open_features(
+        files.features,
+        files.features_variable,
+        transpose=files.transpose,
+        scale=files.scale,
+        memory_limit=files.memory_limit,
+    )
+    n_rows = features.n_rows
+    # The short files first: a wrong row count should not wait for the pass over the labels.
+    ids = None if files.ids is None else open_ids(files.ids, n_rows=n_rows)
+    thumbnails = None
+    if files.thumbnails is not None:
+        thumbnails = open_thumbnails(files.thumbnails, n_rows=n_rows)
+    labels = _open_labels(files, features)
+    if labels is None and files.labelled:
+        raise LabelError(
+            f"{features.describe()}: there are no labels, and no variable of the files is named "
+            "like them. Name their files (source.labels) or their variable (source.labels_variable)"
+        )
+    if labels is not None and files.labels is None:
+        _check_shards(features, labels)
+    if labels is not None and known is not None:
+        labels = _continue_classes(labels, tuple(known), given=files.class_names is not None)
+    return Inputs(features, labels, ids, thumbnails)
+
+
+def parts_of(source: RowSource) -> tuple[RowSource, ...]:
+    """Return the files of a source, one source each."""
+    while isinstance(source, View):
+        source = source.inner
+    return source.parts if isinstance(source, JoinedRows) else (source,)
+
+
+def _check_shards(features: RowSource, labels: LabelSource) -> None:
+    """Labels that lie beside the features must be as many in every file, not only in all."""
+    source = labels.raw.source
+    rows = source.parts if isinstance(source, JoinedRows | JoinedLists) else (source,)
+    for mine, theirs in zip(parts_of(features), rows, strict=True):
+        if mine.n_rows != theirs.n_rows:
+            raise LabelError(
+                f"{theirs.origin}: has labels for {theirs.n_rows:,} rows, but {mine.origin} has "
+                f"{mine.n_rows:,}. Write the file again."
+            )
+
+
+def _open_labels(files: DataFiles, features: RowSource) -> LabelSource | None:
+    variable = files.labels_variable
+    if files.labels is None and variable is None:
+        variable = _label_variable(features)
+        if variable is None:
+            if files.class_names is not None:
+                raise LabelError(
+                    "class_names were given, but no labels, and the files of the features have "
+                    "no variable with the name of one. Give the labels too."
+                )
+            return None
+    return open_labels(
+        features if files.labels is None else files.labels,
+        variable,
+        class_names=files.class_names,
+        n_rows=features.n_rows,
+        separator=files.separator,
+        allow_unlabelled=files.unlabelled == "drop",
+        memory_limit=files.memory_limit,
+    )
+
+
+def _label_variable(features: RowSource) -> str | None:
+    """Return the variable beside the features that is named like labels, if there is just one."""
+    path = features.files()[0]
+    taken = parts_of(features)[0].origin.variable
+    variables = list_variables(path)
+    if taken is None or len(variables) < 2:
+        return None
+    found = [v.name for v in variables if v.name != taken and is_named_for(v, "labels")]
+    if len(found) > 1:
+        raise InputError(
+            f"{path}: {' and '.join(map(repr, found))} could both be the labels. "
+            "Name one with labels_variable=..."
+        )
+    return found[0] if found else None
+
+
+def _continue_classes(labels: LabelSource, known: tuple[str, ...], *, given: bool) -> LabelSource:
+    """Number the labels of further rows as the store does; new classes come behind its own."""
+    if not known:
+        raise LabelError(
+            "the store has no class names, so the labels of further rows cannot be matched with "
+            "its own. Number them yourself and call FeatureStore.append"
+        )
+    if labels.raw.form == "matrix":
+        if labels.width != len(known):
+            raise LabelError(
+                f"{labels.describe()}: has {labels.width} label columns, the store has "
+                f"{len(known)}. Columns of a store are fixed: ingest all files anew"
+            )
+        return labels if given else replace(labels, classes=Classes(known))
+    if labels.raw.form == "values" and not given and _are_numbers_of(labels, known):
+        numbered = replace(labels, classes=Classes(known))
+        for start, stop in labels.raw.blocks():
+            numbered.read(start, stop)
+        return numbered
+    new = tuple(name for name in labels.class_names if name not in set(known))
+    if given and labels.class_names[: len(known)] != known:
+        raise LabelError(
+            f"class_names begin with {', '.join(labels.class_names[:3])}, but those of the store "
+            f"with {', '.join(known[:3])}. Give the classes of the store first, then new ones"
+        )
+    if new and labels.multi_label:
+        raise LabelError(
+            f"{labels.describe()}: {new[0]!r} is none of the {len(known)} labels of the store, "
+            f"and its columns are fixed ({len(new)} such labels). Ingest all files anew, with "
+            "class_names that leave room for labels to come"
+        )
+    row_shape = (len(known),) if labels.multi_label else ()
+    return replace(labels, classes=Classes((*known, *new)), row_shape=row_shape)
+
+
+def _are_numbers_of(labels: LabelSource, known: tuple[str, ...]) -> bool:
+    """Whether labels are integers where the store has names: then they are class numbers."""
+    source = labels.raw.source
+    integers = isinstance(source, RowSource) and source.dtype.kind in "biuf"
+    return integers and not all(map(_INTEGER.fullmatch, known))

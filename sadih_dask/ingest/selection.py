@@ -1,0 +1,229 @@
+"""Rows on their way from files into a store: which of them, and in what type."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sadih_dask.errors import InputError
+from sadih_dask.ingest.holdout import Chooser, HoldOut
+from sadih_dask.ingest.inputs import Inputs, Unlabelled, parts_of
+from sadih_dask.sources import RowSource
+from sadih_dask.sources.contract import Block
+
+_SEGMENT_ROWS = 65_536
+_SEGMENT_CELLS = 2**24
+_SEGMENT_BYTES = 2**24
+_EXACT_IN_FLOAT32 = 2**24
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which rows of the sources are taken, as segments of consecutive source rows.
+
+    spans      first and one past the last source row of each segment
+    kept       rows that are taken of all segments before, and of all: one entry more
+    labelled   whether rows without a label are left out
+    chooser    says which rows belong to this part of the data, if it is split
+    n_dropped  rows of this part that were left out because they have no label
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    kept: tuple[int, ...]
+    labelled: bool = False
+    chooser: Chooser | None = None
+    n_dropped: int = 0
+
+    @property
+    def sparse(self) -> bool:
+        """Say whether rows inside a segment may be left out."""
+        return self.labelled or self.chooser is not None
+
+    @property
+    def n_rows(self) -> int:
+        """Return how many rows are taken."""
+        return self.kept[-1]
+
+    def segments(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (segment, first, end) of taken rows `first` to `last`, counted in the segment."""
+        segment = bisect_right(self.kept, first) - 1
+        while first < last:
+            end = min(last, self.kept[segment + 1])
+            if end > first:
+                yield segment, first - self.kept[segment], end - self.kept[segment]
+            first, segment = end, segment + 1
+
+
+def select(
+    inputs: Inputs,
+    unlabelled: Unlabelled,
+    ranges: Sequence[tuple[int, int]] | None = None,
+    hold_out: HoldOut | None = None,
+) -> Selection:
+    """Select source row ranges (all by default): one part of them, and only labelled ones, if so.
+
+    Then the labels are read once more to count them: a segment needs its number of rows only.
+    """
+    ranges = [(0, inputs.n_rows)] if ranges is None else ranges
+    labels = inputs.labels
+    labelled = unlabelled == "drop" and labels is not None and labels.multi_label
+    chooser = None if hold_out is None else Chooser(hold_out, parts_of(inputs.features))
+    if not labelled and chooser is None:
+        return Selection(tuple(ranges), _running([stop - start for start, stop in ranges]))
+    step = _segment_rows(inputs, labelled)
+    spans = tuple(
+        (start, min(start + step, end))
+        for begin, end in ranges
+        for start in range(begin, end, step)
+    )
+    counts: list[int] = []
+    n_dropped = 0
+    for start, stop in spans:
+        taken = _chosen(chooser, start, stop)
+        n_chosen = int(taken.sum())
+        if labelled and labels is not None:
+            taken &= labels.read(start, stop).any(axis=1)
+        counts.append(int(taken.sum()))
+        n_dropped += n_chosen - counts[-1]
+    if not any(counts) and chooser is None and labels is not None:
+        raise InputError(f"{labels.describe()}: no row has a label, so none would be kept")
+    return Selection(spans, _running(counts), labelled, chooser, n_dropped)
+
+
+def _segment_rows(inputs: Inputs, labelled: bool) -> int:
+    """Return rows that are read at once though few of them may be wanted: 16 MiB at most."""
+    widest = max(
+        source.width * source.dtype.itemsize
+        for name, source in inputs.sources.items()
+        if name in ("features", "thumbnails")
+    )
+    step = min(_SEGMENT_ROWS, _SEGMENT_BYTES // widest)
+    if labelled and inputs.labels is not None:
+        step = min(step, _SEGMENT_CELLS // inputs.labels.width)
+    return max(1, step)
+
+
+def _chosen(chooser: Chooser | None, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    return np.ones(stop - start, bool) if chooser is None else chooser.taken(start, stop)
+
+
+def _running(lengths: Sequence[int]) -> tuple[int, ...]:
+    return (0, *np.cumsum(lengths, dtype=np.int64).tolist())
+
+
+class Feed:
+    """Reads taken rows of any array, in the type that the store keeps; forwards is cheapest."""
+
+    def __init__(self, inputs: Inputs, selection: Selection, dtype: str) -> None:
+        self._sources = inputs.sources
+        self._selection = selection
+        self._dtype = np.dtype(dtype)
+        self._segment: tuple[int, npt.NDArray[np.int64], Block | None] | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Return how many rows are taken."""
+        return self._selection.n_rows
+
+    def rows(self, first: int, last: int) -> dict[str, Block]:
+        """Return rows of every array."""
+        return {name: self.read(name, first, last) for name in self._sources}
+
+    def read(self, name: str, first: int, last: int) -> Block:
+        """Return rows `first` to `last` of those that are taken."""
+        pieces = [self._piece(name, *where) for where in self._selection.segments(first, last)] or [
+            self._sources[name].read(0, 0)
+        ]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def arrays(self) -> dict[str, LazyRows]:
+        """Return everything as arrays whose slices are read when they are asked for."""
+        return {name: LazyRows(self, name) for name in self._sources}
+
+    def shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return shape and type of an array as it is read."""
+        source = self._sources[name]
+        dtype = self._dtype if name == "features" else source.dtype
+        return (self.n_rows, *source.row_shape), dtype
+
+    def _piece(self, name: str, segment: int, first: int, last: int) -> Block:
+        source, (start, _) = self._sources[name], self._selection.spans[segment]
+        if not self._selection.sparse:
+            begin, end = start + first, start + last
+            return self._typed(name, source.read(begin, end), begin)
+        rows, labels = self._taken(segment)
+        if name == "labels" and labels is not None:
+            return labels[first:last]
+        wanted = rows[first:last]
+        begin = int(wanted[0])
+        block = self._typed(name, source.read(begin, int(wanted[-1]) + 1), begin)
+        return block if len(block) == len(wanted) else block[wanted - begin]
+
+    def _taken(self, segment: int) -> tuple[npt.NDArray[np.int64], Block | None]:
+        """Return the taken source rows of a segment, and their labels if those decide.
+
+        The last segment is kept: it spans several blocks, and compressed label files are slow to
+        read backwards.
+        """
+        if self._segment is None or self._segment[0] != segment:
+            start, stop = self._selection.spans[segment]
+            taken, labels = _chosen(self._selection.chooser, start, stop), None
+            if self._selection.labelled:
+                labels = self._sources["labels"].read(start, stop)
+                taken &= labels.any(axis=1)
+                labels = labels[taken]
+            self._segment = (segment, start + np.flatnonzero(taken), labels)
+        return self._segment[1], self._segment[2]
+
+    def _typed(self, name: str, block: Block, first_row: int) -> Block:
+        if name != "features":
+            return block
+        return convert(block, self._dtype, self._sources[name], first_row)
+
+
+def stored_dtype(source: RowSource, dtype: str | None) -> str:
+    """Return the type that features are kept in: their own, float32 for integers, or the wish."""
+    if dtype is not None:
+        if dtype not in ("float16", "float32", "float64"):
+            raise InputError(f"dtype must be float16, float32 or float64, got {dtype!r}")
+        return dtype
+    return source.dtype.name if source.dtype.kind == "f" else "float32"
+
+
+def convert(block: Block, dtype: np.dtype[Any], source: RowSource, first_row: int) -> Block:
+    """Return features in another type; a number that it cannot hold is an error, not infinity."""
+    if block.dtype == dtype:
+        return block
+    with np.errstate(over="ignore"):
+        converted = block.astype(dtype)
+    if block.dtype.kind in "iu" and block.dtype.itemsize > 2 and dtype.itemsize < 8:
+        bad = np.abs(block.astype(np.float64)) > min(_EXACT_IN_FLOAT32, float(np.finfo(dtype).max))
+        problem, wider = "cannot be kept exactly", "float64"
+    else:
+        bad = ~np.isfinite(converted)
+        problem, wider = "is too large", "float32" if dtype == np.float16 else "float64"
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        raise InputError(
+            f"{source.locate(first_row + row)}, column {column}: {block[row, column]} {problem} "
+            f"as {dtype}. Choose dtype={wider!r}, or scale the features"
+        )
+    return converted
+
+
+class LazyRows:
+    """One array of a feed, with the shape, type and slices that a store's `append` needs."""
+
+    def __init__(self, feed: Feed, name: str) -> None:
+        self._feed = feed
+        self._name = name
+        self.shape, self.dtype = feed.shape_and_dtype(name)
+
+    def __getitem__(self, rows: slice) -> Block:
+        first, last, _ = rows.indices(self.shape[0])
+        return self._feed.read(self._name, first, last)

@@ -1,0 +1,1 @@
+"""One module a verb; the command line, runs and notebooks call the same function."""

@@ -1,0 +1,70 @@
+"""Codes of a whole store, written once: what is there already is not written again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sadih_dask.compute.encode import code_properties
+from sadih_dask.errors import ConflictError, FormatError, IncompleteError
+from sadih_dask.model.estimator import SADIH
+from sadih_dask.stores import CodeStore, FeatureStore
+from sadih_dask.stores.codes import CodeWriter
+from sadih_dask.stores.settle import settle
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A code store, and how many of its rows were encoded now."""
+
+    codes: CodeStore
+    n_rows_encoded: int
+
+
+def encode(
+    model: SADIH,
+    store: FeatureStore,
+    url: str | os.PathLike[str],
+    *,
+    learned: bool = False,
+    overwrite: bool = False,
+    progress: Callable[[int], Progress | None] | None = None,
+) -> Encoded:
+    """Write the codes of a store, or the rest of them, or nothing if they are there already.
+
+    `progress(n_rows)` is asked for something to report to, with the rows that are left to do.
+    """
+    n_left = store.n_rows if overwrite else _rows_left(url, store.n_rows)
+    if n_left == 0 and (done := _finished(model, store, url, learned)) is not None:
+        settle(done)
+        return Encoded(done, 0)
+    report = None if progress is None else progress(n_left)
+    codes = model.encode(store, url, learned=learned, overwrite=overwrite, progress=report)
+    return Encoded(codes, n_left)
+
+
+def _rows_left(url: str | os.PathLike[str], n_rows: int) -> int:
+    try:
+        writer = CodeWriter.resume(url)
+    except ConflictError:
+        return 0
+    except FormatError:
+        return n_rows
+    return sum(last - first for first, last in map(writer.rows_of, writer.missing()))
+
+
+def _finished(
+    model: SADIH, store: FeatureStore, url: str | os.PathLike[str], learned: bool
+) -> CodeStore | None:
+    """Return the codes that are there, if they are just those that are wanted."""
+    try:
+        found = CodeStore.open(url)
+    except (FormatError, IncompleteError):
+        return None
+    wanted = code_properties(store, "labels" if learned else "features")
+    same = all(found.properties.get(name) == value for name, value in wanted.items())
+    same = same and found.model == model.fingerprint_ and found.n_rows == store.n_rows
+    return found if same else None

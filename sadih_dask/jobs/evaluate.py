@@ -1,0 +1,264 @@
+"""Retrieval quality of a model at one or several code lengths, and the report of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sadih_dask.compute.codes import DatabaseCodes, HashedRows, StoreCodes
+from sadih_dask.compute.encode import HashRows, code_properties
+from sadih_dask.compute.rows import StoreRows
+from sadih_dask.compute.run import Progress
+from sadih_dask.errors import InputError, LabelError
+from sadih_dask.files.file import locate
+from sadih_dask.files.redaction import redact
+from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.evaluation import evaluate_model
+from sadih_dask.report import code_statistics
+from sadih_dask.report.measurements import Curve
+from sadih_dask.report.page import WrittenFile, write_report
+from sadih_dask.report.retrieval import Length, Retrieval, best_possible, drawings, retrieval_report
+from sadih_dask.retrieval.evaluation import Protocols
+from sadih_dask.stores import CodeStore, FeatureStore
+from sadih_dask.types import Ints
+
+METRICS, FIGURES, REPORT = "metrics.json", "figures", "report.html"
+TIE_RULE = "Items at equal distance have no order: every value is its mean over all orders of ties."
+Ask = Callable[[int], Progress | None]
+"""Asked, with a number of rows, for something to report progress to."""
+
+
+@dataclass(frozen=True, eq=False)
+class Collection:
+    """What a model is evaluated on.
+
+    queries     rows with labels that are looked up
+    database    rows with labels that are looked among; None: those that were learned from, only
+    codes       the database rows, hashed by the model, if that was done before
+    """
+
+    queries: FeatureStore
+    database: FeatureStore | None = None
+    codes: CodeStore | None = None
+
+    def check(self, model: SADIH) -> None:
+        """Refuse what cannot be evaluated, before anything is read."""
+        for store in (self.queries, self.database):
+            if store is not None and "labels" not in store.arrays:
+                raise LabelError(
+                    f"{store.url} has no labels, so nobody knows what is relevant; ingest it with "
+                    "--labels"
+                )
+        for store, what in ((self.queries, "queries"), (self.database, "a database")):
+            if store is not None and store.n_rows == 0:
+                raise InputError(f"{store.url} has no rows; {what} should have some")
+        if self.codes is not None:
+            _check_codes(self.codes, self.database, model)
+
+
+def _check_codes(codes: CodeStore, database: FeatureStore | None, model: SADIH) -> None:
+    """Codes must be those of this model, of these rows, and hashed."""
+    if database is None:
+        raise InputError(
+            f"{codes.url} has codes but no labels; give the database that it was made of"
+        )
+    if codes.model != model.fingerprint_:
+        raise InputError(
+            f"{codes.url} holds codes of model {codes.model!r}, and this is model "
+            f"{model.fingerprint_!r}; encode {database.url} with it first"
+        )
+    for name, value in code_properties(database, "features").items():
+        if codes.properties.get(name, value) != value:
+            raise InputError(
+                f"{codes.url} does not hold the hashed rows of {database.url} as it is now "
+                f"({name} is {str(codes.properties[name])[:16]!r}, expected {value[:16]!r}); "
+                "encode it again"
+            )
+
+
+def measure(
+    model: SADIH, rows: Collection, n_bits: Sequence[int] = (), progress: Ask | None = None
+) -> list[Length]:
+    """Evaluate a model, and its sisters of other lengths, which are solved from its statistics.
+
+    The sisters are learned without reading any row; their database is hashed on the way.
+    """
+    rows.check(model)
+    own = model.hash_function_.n_bits
+    lengths = []
+    for bits in sorted({own, *n_bits}):
+        sister, seconds = (model, None) if bits == own else _sister(model, bits)
+        codes = rows.codes if bits == own else None
+        n_rows = 0 if rows.database is None else rows.database.n_rows
+        bar = None if progress is None else progress(n_rows)
+        found = evaluate_model(sister, rows.queries, rows.database, codes=codes, progress=bar)
+        lengths.append(Length(bits, found, seconds))
+    return lengths
+
+
+def _sister(model: SADIH, n_bits: int) -> tuple[SADIH, float]:
+    began = time.perf_counter()
+    sister: SADIH = copy.copy(model).set_params(n_bits=n_bits).refit()
+    return sister, time.perf_counter() - began
+
+
+def look_closer(
+    model: SADIH, rows: Collection, lengths: Sequence[Length], progress: Ask | None = None
+) -> Retrieval:
+    """Count bits, and find neighbours to show if rows have pictures; one pass over the database."""
+    queries, database = rows.queries, rows.database
+    names = (database or queries).class_names
+    found = Retrieval(lengths, model, classes=names)
+    if database is None:
+        return replace(found, bits=code_statistics.learned_bits(model))
+    chosen: Ints = np.zeros(0, np.int64)
+    if _have_pictures(queries, database):
+        own = found.own.protocols
+        chosen = code_statistics.spread_of((own.encoded or own.learned).average_precision)
+    asked = np.zeros((0, model.label_codes_.shape[1]), np.uint8)
+    if len(chosen):
+        asked = model.transform(queries.take("features", chosen))
+    bar = None if progress is None else progress(database.n_rows)
+    seen = code_statistics.glance(_codes(model, rows, database), asked, progress=bar)
+    shown = None
+    if len(chosen):
+        shown = code_statistics.pictured(queries, chosen, database, seen, names)
+    ceiling = _ceiling(model, queries, database, lengths)
+    return replace(found, bits=seen.bits, neighbours=shown, ceiling=ceiling)
+
+
+def _have_pictures(queries: FeatureStore, database: FeatureStore) -> bool:
+    """Whether both have pictures, of one size."""
+    both = all("thumbnails" in store.arrays for store in (queries, database))
+    return both and queries.shape("thumbnails")[1:] == database.shape("thumbnails")[1:]
+
+
+def _codes(model: SADIH, rows: Collection, database: FeatureStore) -> DatabaseCodes:
+    if rows.codes is not None:
+        return StoreCodes(rows.codes)
+    features = StoreRows(database, 0, database.n_rows)
+    return HashedRows(features, HashRows(model.hash_function_), model.block_rows)
+
+
+def _ceiling(
+    model: SADIH, queries: FeatureStore, database: FeatureStore, lengths: Sequence[Length]
+) -> Curve | None:
+    """What a perfect ranking reaches, if rows have one class and both protocols the same rows."""
+    learned = model.statistics_
+    if model.multi_label_ or learned is None or len(database.shape("labels")) == 2:
+        return None
+    asked = queries.read("labels")
+    counts = np.zeros(1 + max(int(asked.max()), int(model.classes_.max())), np.int64)
+    for start in range(0, database.n_rows, database.chunk_rows):
+        stop = min(start + database.chunk_rows, database.n_rows)
+        here = np.bincount(database.read("labels", start, stop), minlength=len(counts))
+        counts += here[: len(counts)]
+    known = np.zeros_like(counts)
+    known[model.classes_[learned.groups.indices]] = learned.counts
+    if not np.array_equal(counts, known):
+        return None
+    most = max(len(e.precision_curve) for length in lengths for e in length.known.values())
+    return best_possible(counts[asked], most)
+
+
+def document(model: SADIH, rows: Collection, lengths: Sequence[Length]) -> dict[str, Any]:
+    """Everything that was measured, as JSON takes it."""
+    return {
+        "model": model.fingerprint_,
+        "n_bits": model.hash_function_.n_bits,
+        "queries": redact(rows.queries.url),
+        "database": None if rows.database is None else redact(rows.database.url),
+        "ties": TIE_RULE,
+        "lengths": [
+            {"n_bits": length.n_bits, "seconds": length.seconds, **length.protocols.to_dict()}
+            for length in lengths
+        ],
+    }
+
+
+def lengths_of(found: Mapping[str, Any]) -> list[Length]:
+    """Take the evaluations back from a document."""
+    return [
+        Length(int(one["n_bits"]), Protocols.from_dict(one), one["seconds"])
+        for one in found["lengths"]
+    ]
+
+
+@dataclass(frozen=True)
+class Written:
+    """Paths that were written, and what is missing for figures, if anything."""
+
+    files: tuple[Path, ...]
+    missing: str | None
+
+
+def write(
+    folder: Path,
+    model: SADIH,
+    rows: Collection,
+    lengths: Sequence[Length],
+    *,
+    title: str,
+    began: float,
+    progress: Ask | None = None,
+) -> Written:
+    """Write the metrics, and figures and a report if matplotlib is installed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics = folder / METRICS
+    text = json.dumps(document(model, rows, lengths), indent=1).encode()
+    locate(metrics).write(lambda file: file.writelines([text]))
+    if missing := what_is_missing():
+        return Written((metrics,), missing)
+    files = [WrittenFile.of(metrics, "every number, as JSON")]
+    drawn = write_page(
+        folder, model, rows, lengths, title=title, began=began, files=files, progress=progress
+    )
+    return Written((metrics, *drawn), None)
+
+
+def write_page(
+    folder: Path,
+    model: SADIH,
+    rows: Collection,
+    lengths: Sequence[Length],
+    *,
+    title: str,
+    began: float,
+    files: Sequence[WrittenFile] = (),
+    progress: Ask | None = None,
+) -> list[Path]:
+    """Write figures and a report of what was measured; needs matplotlib."""
+    found = look_closer(model, rows, lengths, progress)
+    drawn = drawings(found)
+    saved = [path for drawing in drawn for path in drawing.save(folder / FIGURES)]
+    data: dict[str, object] = {"queries": redact(rows.queries.url)}
+    if rows.database is not None:
+        data["database"] = redact(rows.database.url)
+    figures = WrittenFile.of(folder / FIGURES, "the figures, each as SVG and PDF")
+    report = retrieval_report(
+        title,
+        found,
+        drawn,
+        data=data,
+        files=[*files, figures],
+        started=datetime.fromtimestamp(began, UTC),
+        seconds=time.time() - began,
+    )
+    return [*saved, write_report(report, folder / REPORT)]
+
+
+def what_is_missing() -> str | None:
+    """Say what figures need and does not exist here; None if they can be drawn."""
+    try:
+        pass
+    except InputError as error:
+        return str(error)
+    return None

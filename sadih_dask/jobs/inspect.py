@@ -1,0 +1,299 @@
+"""What a store or a model file is, as data: shape, size, classes, integrity, how far it has got.
+
+Only labels are read, chunk by chunk; everything else comes from metadata. Reading a chunk checks
+it, so afterwards the labels are known to be intact; of the rest only `verify` can say so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sadih_dask.errors import FormatError, InputError
+from sadih_dask.files.file import is_file, locate
+from sadih_dask.files.filesystem import Files, LocalFiles, connect
+from sadih_dask.ingest.provenance import Provenance
+from sadih_dask.model.model_file import Model, read_model
+from sadih_dask.stores import codes, features
+from sadih_dask.stores.codes import CodeStore
+from sadih_dask.stores.features import FeatureStore
+from sadih_dask.stores.manifest import receipts
+from sadih_dask.stores.root import ATTRIBUTE, ROOT, ROOT_LIMIT, Commit, load_json, read_commit
+from sadih_dask.stores.store import CommittedGroup
+
+MAX_GROUPS = 1 << 20
+"""Label groups that are told apart; of more than these it is only said that there are more."""
+_KINDS: dict[str, type[FeatureStore] | type[CodeStore]] = {
+    features.KIND: FeatureStore,
+    codes.KIND: CodeStore,
+}
+
+
+@dataclass(frozen=True)
+class ArrayDescription:
+    """One array: shape, type and bytes before compression."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    n_bytes: int
+
+
+@dataclass(frozen=True)
+class LabelDescription:
+    """Classes in order with their rows, and label groups: rows that have just the same labels.
+
+    n_groups is a lower bound if `more_groups`; the largest group is then not known.
+    """
+
+    multi_label: bool
+    class_names: tuple[str, ...]
+    class_counts: tuple[int, ...]
+    labels_per_row: float
+    n_unlabelled: int
+    n_groups: int
+    largest_group: tuple[str, ...]
+    largest_group_rows: int
+    more_groups: bool = False
+
+
+@dataclass(frozen=True)
+class StoreDescription:
+    """A feature or code store.
+
+    n_blocks_written, n_blocks   how far an unfinished store has got
+    stored_bytes                 bytes on disk, None where counting them would cost requests
+    verified                     arrays that were read, and so checked, for this description
+    attributes                   what else the store says about itself
+    """
+
+    kind: str
+    url: str
+    complete: bool
+    n_rows: int
+    arrays: tuple[ArrayDescription, ...]
+    chunk_rows: int
+    shard_rows: int | None
+    compression: str
+    n_blocks_written: int
+    n_blocks: int
+    generation: int
+    stored_bytes: int | None
+    checksums: str
+    verified: tuple[str, ...]
+    labels: LabelDescription | None
+    n_source_files: int | None
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """A model file."""
+
+    kind: str
+    url: str
+    stored_bytes: int
+    n_bits: int
+    n_features: int
+    n_classes: int
+    n_groups: int
+    multi_label: bool
+    fingerprint: str
+    parameters: Mapping[str, Any]
+    n_rows_learned: int | None
+    learned_from: str | None
+    n_forgotten: int
+
+
+def inspect(
+    url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> StoreDescription | ModelDescription:
+    """Describe whatever of ours lies at a path or URL."""
+    if is_file(url, storage_options):
+        with locate(url, storage_options).open() as file:
+            size = file.seek(0, os.SEEK_END)
+        model = read_model(url, storage_options=storage_options)
+        return _describe_model(os.fspath(url), size, model)
+    files = connect(url, storage_options)
+    if isinstance(files, LocalFiles) and not files.root.exists():
+        raise InputError(f"{files.url} does not exist")
+    kind = _kind_of(files)
+    commit = read_commit(files, kind.kind, kind.schema)
+    if not commit.complete:
+        return _describe(files, commit, (), None, len(receipts(files)))
+    store = kind.open(url, storage_options=storage_options)
+    labels = _describe_labels(store) if isinstance(store, FeatureStore) else None
+    commit = read_commit(files, kind.kind, kind.schema)
+    return _describe(files, commit, () if labels is None else ("labels",), labels, commit.n_blocks)
+
+
+def open_store(
+    url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> CommittedGroup:
+    """Open a store of either kind."""
+    kind = _kind_of(connect(url, storage_options))
+    return kind.open(url, storage_options=storage_options)
+
+
+def _kind_of(files: Files) -> type[FeatureStore] | type[CodeStore]:
+    try:
+        document = load_json(files.read(ROOT, ROOT_LIMIT), f"{files.url}: {ROOT}")
+    except (FileNotFoundError, NotADirectoryError):
+        raise FormatError(
+            f"{files.url} is neither a store (it has no {ROOT}) nor a model file. Check the path"
+        ) from None
+    attributes = document.get("attributes")
+    record = attributes.get(ATTRIBUTE) if isinstance(attributes, Mapping) else None
+    kind = record.get("format") if isinstance(record, Mapping) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise FormatError(
+            f"{files.url} is no store of this package, or its {ROOT} is damaged: its format is "
+            f"{str(kind)[:40]!r}, expected {' or '.join(_KINDS)}. Ingest it into a store first"
+        )
+    return _KINDS[kind]
+
+
+def _describe(
+    files: Files,
+    commit: Commit,
+    verified: tuple[str, ...],
+    labels: LabelDescription | None,
+    n_blocks_written: int,
+) -> StoreDescription:
+    n_rows = commit.n_rows if commit.complete else commit.planned_rows
+    layout = commit.layout
+    record = Provenance.from_properties(commit.properties, files.url)
+    shown = {k: v for k, v in commit.properties.items() if k not in ("class_names", "ingested")}
+    return StoreDescription(
+        kind=commit.kind,
+        url=files.url,
+        complete=commit.complete,
+        n_rows=n_rows,
+        arrays=tuple(
+            ArrayDescription(name, (n_rows, *item.row_shape), item.dtype, n_rows * item.row_bytes)
+            for name, item in commit.layouts.items()
+        ),
+        chunk_rows=layout.chunk_rows,
+        shard_rows=layout.shard_rows,
+        compression=layout.compression,
+        n_blocks_written=n_blocks_written,
+        n_blocks=commit.n_blocks,
+        generation=commit.generation,
+        stored_bytes=_stored_bytes(files, tuple(commit.layouts)),
+        checksums="crc32c of every chunk, and a digest of its rows in the manifest",
+        verified=verified,
+        labels=labels,
+        n_source_files=None if record is None else len(record.marks),
+        attributes=shown,
+    )
+
+
+def _stored_bytes(files: Files, folders: tuple[str, ...]) -> int | None:
+    if not isinstance(files, LocalFiles):
+        return None
+    paths = (Path(files.path(folder)) for folder in folders)
+    return sum(
+        entry.stat().st_size for path in paths if path.is_dir() for entry in os.scandir(path)
+    )
+
+
+def _describe_labels(store: FeatureStore) -> LabelDescription | None:
+    """Count classes and label groups, chunk by chunk."""
+    if "labels" not in store.arrays:
+        return None
+    shape, names = store.shape("labels"), store.class_names
+    multi_label = len(shape) == 2
+    counts: Counter[int] = Counter()
+    groups: Counter[bytes] = Counter()
+    more = False
+    for start in range(0, store.n_rows, store.chunk_rows):
+        block = store.read("labels", start, min(start + store.chunk_rows, store.n_rows))
+        if not multi_label:
+            counts.update(dict(zip(*_counted(block), strict=True)))
+            continue
+        counts.update(dict(enumerate(block.sum(axis=0, dtype=np.int64).tolist())))
+        if not more:
+            groups.update(_label_sets(block))
+            more = len(groups) > MAX_GROUPS
+    n_columns = shape[1] if multi_label else max([-1, *counts]) + 1
+    names = names or tuple(map(str, range(n_columns)))
+    if not multi_label:
+        return _of_classes(store.n_rows, names, counts)
+    return _of_groups(store.n_rows, names, counts, groups, more)
+
+
+def _of_classes(n_rows: int, names: tuple[str, ...], counts: Counter[int]) -> LabelDescription:
+    largest, rows = max(counts.items(), key=lambda item: (item[1], -item[0]), default=(0, 0))
+    return LabelDescription(
+        multi_label=False,
+        class_names=names,
+        class_counts=tuple(counts[k] for k in range(len(names))),
+        labels_per_row=1.0 if n_rows else 0.0,
+        n_unlabelled=0,
+        n_groups=len(counts),
+        largest_group=names[largest : largest + 1],
+        largest_group_rows=rows,
+    )
+
+
+def _of_groups(
+    n_rows: int,
+    names: tuple[str, ...],
+    counts: Counter[int],
+    groups: Counter[bytes],
+    more: bool,
+) -> LabelDescription:
+    largest, rows = b"", 0
+    if groups and not more:
+        largest, rows = max(groups.items(), key=lambda item: (item[1], item[0]))
+    members = np.unpackbits(np.frombuffer(largest, np.uint8))[: len(names)]
+    return LabelDescription(
+        multi_label=True,
+        class_names=names,
+        class_counts=tuple(counts[k] for k in range(len(names))),
+        labels_per_row=counts.total() / n_rows if n_rows else 0.0,
+        n_unlabelled=sum(rows for labels, rows in groups.items() if not any(labels)),
+        n_groups=len(groups),
+        largest_group=tuple(names[k] for k in np.flatnonzero(members)),
+        largest_group_rows=rows,
+        more_groups=more,
+    )
+
+
+def _counted(block: Any) -> tuple[list[int], list[int]]:
+    values, counts = np.unique(block, return_counts=True)
+    return values.tolist(), counts.tolist()
+
+
+def _label_sets(block: Any) -> dict[bytes, int]:
+    """Return the rows of each distinct label set, which is named by its packed bits."""
+    packed = np.packbits(block, axis=1)
+    keys = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).ravel()
+    sets, counts = np.unique(keys, return_counts=True)
+    return {key.tobytes(): count for key, count in zip(sets, counts.tolist(), strict=True)}
+
+
+def _describe_model(url: str, stored_bytes: int, model: Model) -> ModelDescription:
+    coverage = model.coverage
+    statistics = model.statistics
+    return ModelDescription(
+        kind="sadih-model",
+        url=url,
+        stored_bytes=stored_bytes,
+        n_bits=model.hash_function.n_bits,
+        n_features=model.n_features_in,
+        n_classes=len(model.classes),
+        n_groups=model.groups.n_groups,
+        multi_label=model.multi_label,
+        fingerprint=model.fingerprint,
+        parameters=model.parameters,
+        n_rows_learned=None if statistics is None else int(statistics.counts.sum()),
+        learned_from=None if coverage is None else coverage.url,
+        n_forgotten=0 if coverage is None else len(coverage.forgotten),
+    )

@@ -1,0 +1,218 @@
+"""Search results as files: Parquet, Zarr or NumPy's npz, by the ending of the name.
+
+Parquet has one row for each find, with columns query, rank, id, row and distance. Zarr and npz hold
+the arrays of the result: ``rows``, ``distances`` and ``ids``, (queries, k), or in one dimension
+with ``lims`` for a search within a radius. Text ids are stored by npz and Parquet. All three have
+checksums; pyarrow looks at those of Parquet if told to (``page_checksum_verification=True``).
+
+Search from stores and files: queries as codes, or as features that are hashed first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sadih_dask.compute.encode import computed
+from sadih_dask.compute.run import Progress, is_lazy
+from sadih_dask.compute.search import search
+from sadih_dask.errors import ConflictError, FormatError, InputError, naming
+from sadih_dask.jobs.inspect import open_store
+from sadih_dask.model.estimator import SADIH
+from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
+from sadih_dask.stores import CodeStore, FeatureStore
+from sadih_dask.types import Array, Bytes, Floats
+
+ENDINGS = (".parquet", ".zarr", ".npz")
+
+
+def write_results(
+    result: Neighbours | WithinRadius,
+    path: str | os.PathLike[str],
+    *,
+    query_ids: Array | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a search result, whole or not at all, and return its path.
+
+    ``query_ids`` name the queries; by default they are their row numbers.
+    """
+    target = Path(path)
+    if target.suffix not in ENDINGS:
+        raise InputError(f"{target} must end in one of {', '.join(ENDINGS)}, which says the format")
+    if not target.parent.is_dir():
+        raise InputError(f"{target.parent} is not a folder; create it first")
+    if target.exists() and not overwrite:
+        raise ConflictError(f"{target} is there already; choose another name or overwrite it")
+    if query_ids is not None and len(query_ids) != len(result):
+        raise InputError(f"{len(query_ids)} query ids were given for {len(result)} queries")
+    partial = target.with_name(f".{target.stem}.{os.getpid()}.partial{target.suffix}")
+    writers = {".parquet": _write_parquet, ".zarr": _write_zarr, ".npz": _write_npz}
+    try:
+        with naming(target):
+            writers[target.suffix](result, partial, query_ids)
+        if target.is_dir():
+            shutil.rmtree(target)
+        partial.replace(target)
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def _arrays(result: Neighbours | WithinRadius, query_ids: Array | None) -> dict[str, Array]:
+    arrays = {"rows": result.rows, "distances": result.distances, "ids": result.ids}
+    if isinstance(result, WithinRadius):
+        arrays |= {"lims": result.lims, "radius": np.asarray(result.radius)}
+    return arrays if query_ids is None else arrays | {"query_ids": np.asarray(query_ids)}
+
+
+def _write_npz(result: Neighbours | WithinRadius, path: Path, query_ids: Array | None) -> None:
+    arrays: dict[str, Any] = {**_arrays(result, query_ids)}
+    np.savez(path, **arrays)
+
+
+def _write_zarr(result: Neighbours | WithinRadius, path: Path, query_ids: Array | None) -> None:
+    import zarr
+    from zarr.codecs import Crc32cCodec, ZstdCodec
+
+    arrays = _arrays(result, query_ids)
+    for name, array in arrays.items():
+        if array.dtype.kind not in "iu":
+            raise InputError(
+                f"{name} are text, for which Zarr has no settled type; write .parquet or .npz"
+            )
+    group = zarr.create_group(path)
+    for name, array in arrays.items():
+        group.create_array(name, data=array, compressors=[ZstdCodec(), Crc32cCodec()])
+
+
+def _write_parquet(result: Neighbours | WithinRadius, path: Path, query_ids: Array | None) -> None:
+    try:
+        arrow: Any = importlib.import_module("pyarrow")
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise InputError(
+            "writing Parquet needs pyarrow, which is not installed. "
+            "Install it with: pip install 'sadih-dask[ingest]'"
+        ) from error
+    counts = np.full(len(result), result.k) if isinstance(result, Neighbours) else result.counts
+    query = np.repeat(np.arange(len(result)), counts)
+    first = np.cumsum(counts) - counts
+    named = query if query_ids is None else np.asarray(query_ids)[query]
+    columns = {
+        "query": _column(named),
+        "rank": np.arange(len(query)) - first[query],
+        "id": _column(result.ids.reshape(-1)),
+        "row": result.rows.reshape(-1),
+        "distance": result.distances.reshape(-1),
+    }
+    parquet.write_table(arrow.table(columns), path, compression="zstd", write_page_checksum=True)
+
+
+def _column(values: Array) -> Any:
+    """Values as Arrow takes them; fixed-width text becomes a list."""
+    return values.tolist() if values.dtype.kind in "SU" else values
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """Packed codes, the names of the queries if they have any, and real-valued scores if wanted."""
+
+    codes: Bytes | CodeStore
+    ids: Array | None = None
+    projections: Floats | None = None
+
+
+def open_queries(
+    url: str, codes: CodeStore, model: SADIH | None = None, *, projections: bool = False
+) -> Queries:
+    """Open what is to be looked up among ``codes``.
+
+    Without a model it is a code store of the same model. With one it is a feature store or a .npy
+    file of features, which are hashed here.
+    """
+    if model is None:
+        if projections:
+            raise InputError("re-ranking needs the scores of features: give the model and features")
+        return _from_codes(url)
+    if codes.model != model.fingerprint_:
+        raise InputError(
+            f"{codes.url} holds codes of model {codes.model!r}, and this is model "
+            f"{model.fingerprint_!r}; codes of two models cannot be compared"
+        )
+    features, ids = _features(url)
+    scores = model.project(_in_memory(features)) if projections else None
+    hashed = model.transform(features)
+    return Queries(computed(hashed) if is_lazy(hashed) else hashed, ids, scores)
+
+
+def _from_codes(url: str) -> Queries:
+    if url.endswith(".npy"):
+        raise InputError(f"{url} holds features; give the model that hashes them (--model)")
+    store = open_store(url)
+    if not isinstance(store, CodeStore):
+        raise InputError(f"{url} is a feature store; give the model that hashes it (--model)")
+    return Queries(store, store.read("ids") if "ids" in store.arrays else None)
+
+
+def _features(url: str) -> tuple[FeatureStore | Array, Array | None]:
+    if url.endswith(".npy"):
+        return _load(Path(url)), None
+    store = open_store(url)
+    if not isinstance(store, FeatureStore):
+        raise InputError(f"{url} is a code store, which needs no hashing; leave out the model")
+    return store, store.read("ids") if "ids" in store.arrays else None
+
+
+def _load(path: Path) -> Array:
+    try:
+        found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise FormatError(f"{path} is no .npy file of numbers ({error})") from error
+    return found
+
+
+def _in_memory(features: FeatureStore | Array) -> Array:
+    return features.read("features") if isinstance(features, FeatureStore) else features
+
+
+def look_up(
+    codes: CodeStore,
+    queries: Queries,
+    k: int,
+    radius: int | None,
+    *,
+    max_results: int,
+    progress: Progress | None = None,
+) -> Neighbours | WithinRadius:
+    """Find the ``k`` nearest, or all within a radius."""
+    if radius is not None:
+        return search(
+            codes, queries.codes, radius=radius, max_results=max_results, progress=progress
+        )
+    return search(codes, queries.codes, k, projections=queries.projections, progress=progress)
+
+
+def check_target(path: Path, *, overwrite: bool, endings: tuple[str, ...] = ENDINGS) -> None:
+    """Refuse a place for results before they are computed, not after."""
+    if endings and path.suffix not in endings:
+        raise InputError(f"{path} must end in one of {', '.join(endings)}, which says the format")
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is not a folder; create it first")
+    if path.exists() and not overwrite:
+        raise ConflictError(f"{path} is there already; replace it with overwrite=True")
+
+
+def first_finds(result: Neighbours | WithinRadius, query: int) -> tuple[Any, Any]:
+    """Ids and distances of one query, nearest first."""
+    if isinstance(result, WithinRadius):
+        return result.of(query)
+    return result.ids[query], result.distances[query]

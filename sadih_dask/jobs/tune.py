@@ -1,0 +1,186 @@
+"""Parameters chosen by cross-validation: the model of the best, and all that was tried."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sadih_dask.compute.checkpoint import Checkpoint
+from sadih_dask.compute.run import Progress
+from sadih_dask.files.file import locate
+from sadih_dask.jobs.evaluate import what_is_missing
+from sadih_dask.model.cross_validation import SADIHCV
+from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.grid import PAPER_GRID, candidates
+from sadih_dask.stores import FeatureStore
+
+if TYPE_CHECKING:
+    from sadih_dask.report.figures import Drawing
+
+
+RESULTS, FIGURES = "tuning.json", "figures"
+Bars = Callable[[str, str, int], AbstractContextManager[Progress]]
+"""Asked for a display of progress, with a title, a unit and how many of it there are."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One combination: its parameters, code length among them, and its scores."""
+
+    parameters: dict[str, Any]
+    mean: float
+    deviation: float
+    scores: tuple[float, ...]
+    rank: int
+    best_of_length: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What a search found.
+
+    model    of all rows, with the best parameters
+    search   the search itself: table, surfaces
+    seconds  of scanning and solving, all together
+    """
+
+    model: SADIH
+    search: SADIHCV
+    rows: tuple[Row, ...]
+    n_rows: int
+    seconds: float
+
+    @property
+    def table(self) -> str:
+        """The mean scores as text."""
+        return self.search.table()
+
+    def document(self) -> dict[str, Any]:
+        """Everything that was found, as JSON takes it."""
+        search, best = self.search, self.search.best_by_bits_
+        return {
+            "metric": "mean average precision, learned codes",
+            "n_rows": self.n_rows,
+            "n_folds": search.n_folds,
+            "n_queries": search.n_queries,
+            "seconds": self.seconds,
+            "model": self.model.fingerprint_,
+            "parameters": self.model.get_params(deep=False),
+            "best": {"parameters": search.best_params_, "score": search.best_score_},
+            "best_of_length": [
+                {"parameters": found.params, "score": found.score} for found in best.values()
+            ],
+            "results": [asdict(row) for row in self.rows],
+        }
+
+    def drawings(self) -> list[Drawing]:
+        """The figures there is something to show in; needs matplotlib."""
+        from sadih_dask.report.figures.learning import score_surface
+
+        surfaces = self.search.surfaces()
+        return [score_surface(surfaces)] if surfaces else []
+
+
+def tune(
+    store: FeatureStore,
+    parameters: Mapping[str, Any] | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    n_bits: Sequence[int] | None = None,
+    n_folds: int = 5,
+    n_queries: int = 1000,
+    progress: Bars | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Tuned:
+    """Choose parameters in one scan of a store.
+
+    ``parameters`` are those of SADIH that are not searched; without ``n_bits`` the code length is
+    among them. The grid is the paper's unless another is given. Folds and queries are drawn from
+    `random_state`, as the anchors are. ``progress`` is asked for a display twice: of the scan, and
+    then of the solves.
+    """
+    began = time.perf_counter()
+    model = SADIH(**(parameters or {}))
+    tried = PAPER_GRID if grid is None else dict(grid)
+    lengths = model.n_bits if n_bits is None else tuple(n_bits)
+    n_solves = n_folds * len(candidates(model, tried, lengths))
+    search = SADIHCV(
+        model,
+        tried,
+        n_bits=lengths,
+        n_folds=n_folds,
+        n_queries=n_queries,
+        random_state=model.random_state,
+    )
+    with ExitStack() as stack:
+        shown = _InTurn(progress, stack)
+        search.fit(
+            store,
+            progress=shown.stage("Scanning", "rows", store.n_rows),
+            solving=shown.stage("Solving", "solves", n_solves),
+            checkpoint=checkpoint,
+        )
+    return Tuned(
+        search.best_estimator_,
+        search,
+        _rows(search),
+        store.n_rows,
+        time.perf_counter() - began,
+    )
+
+
+class _InTurn:
+    """Displays that follow one another: one is closed before the next is opened."""
+
+    def __init__(self, bars: Bars | None, stack: ExitStack) -> None:
+        self._bars = bars
+        self._stack = stack
+        self._title = ""
+        self._report: Progress | None = None
+
+    def stage(self, title: str, unit: str, n_units: int) -> Progress | None:
+        """Progress of a stage, whose display is opened with the first report of it."""
+        if (bars := self._bars) is None:
+            return None
+
+        def report(done: int, total: int) -> None:
+            if self._report is None or self._title != title:
+                self._stack.close()
+                self._report = self._stack.enter_context(bars(title, unit, n_units))
+                self._title = title
+            self._report(done, total)
+
+        return report
+
+
+def _rows(search: SADIHCV) -> tuple[Row, ...]:
+    found = search.cv_results_
+    best = {entry.index for entry in search.best_by_bits_.values()}
+    splits = [found[f"split{fold}_test_score"] for fold in range(search.n_splits_)]
+    return tuple(
+        Row(
+            params,
+            float(found["mean_test_score"][k]),
+            float(found["std_test_score"][k]),
+            tuple(float(split[k]) for split in splits),
+            int(found["rank_test_score"][k]),
+            k in best,
+        )
+        for k, params in enumerate(found["params"])
+    )
+
+
+def write(folder: Path, tuned: Tuned) -> tuple[tuple[Path, ...], str | None]:
+    """Write all results, and the figure of them; return the paths and what is missing, if any."""
+    folder.mkdir(parents=True, exist_ok=True)
+    results = folder / RESULTS
+    text = json.dumps(tuned.document(), indent=1).encode()
+    locate(results).write(lambda file: file.writelines([text]))
+    if missing := what_is_missing():
+        return (results,), missing
+    saved = [path for drawing in tuned.drawings() for path in drawing.save(folder / FIGURES)]
+    return (results, *saved), None

@@ -1,0 +1,563 @@
+"""SADIH as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, Literal, Self
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
+
+from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.checkpoint import Checkpoint
+from sadih_dask.compute.encode import HashRows, LookUpLabels, hash_lazily, write_codes
+from sadih_dask.compute.memory import MemoryPlan, check_scan
+from sadih_dask.compute.reduction import Reduction
+from sadih_dask.compute.rows import Rows, StoreRows, find_ids
+from sadih_dask.compute.run import Progress, is_lazy
+from sadih_dask.compute.scan import scan
+from sadih_dask.errors import InputError, LabelError
+from sadih_dask.learning.features import SAMPLE_ROWS, AnchorMap, sample_rows
+from sadih_dask.learning.randomness import draw_seed, generator
+from sadih_dask.learning.statistics import Statistics, canonical_blocks, check_finite
+from sadih_dask.model.inputs import CheckedInputs
+from sadih_dask.model.model_file import Coverage, Model, read_model, write_model
+from sadih_dask.model.parameters import check_parameters
+from sadih_dask.model.solve import learn
+from sadih_dask.retrieval.codes import pack
+from sadih_dask.retrieval.histograms import hamming_histograms
+from sadih_dask.retrieval.metrics import mean_average_precision
+from sadih_dask.stores import CodeStore, FeatureStore
+from sadih_dask.types import (
+    Array,
+    Bytes,
+    EncoderKind,
+    Floats,
+    Ints,
+    Loss,
+    SimilarityKind,
+    SolverKind,
+    StartKind,
+)
+
+
+class SADIH(
+    CheckedInputs,
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
+):
+    """Semantic-aware discrete hashing: binary codes whose Hamming distance follows labels.
+
+    Learning reads the data once, into statistics whose size does not depend on the number of rows;
+    everything after that works on the statistics. Rows can be added (:meth:`partial_fit`) and
+    taken out again (:meth:`forget`) without a second look at the rest.
+
+    Parameters
+    ----------
+    n_bits : int, default=64
+        Length of the codes. Any positive number; codes are packed into ``ceil(n_bits / 8)`` bytes
+        and the spare bits of the last byte are zero.
+    loss : {"l21", "l1"}, default="l21"
+        "l21" is SADIH (discrete coordinate descent), "l1" is SADIH-L1 (one sign).
+    solver : {"exact", "paper"}, default="exact"
+        "exact" minimises in every step, so the objective never rises (with the l21 loss); "paper"
+        runs the equations as printed.
+    start : {"separated", "random"}, default="separated"
+        Codes to start from: well separated and easy to predict from the features, or the paper's
+        random ones.
+    encoder : {"auto", "posterior", "ridge", "orthogonal", "lemma"}, default="auto"
+        Hash function for rows without labels: a vote of the label groups' codes weighted by how
+        likely each group is, ridge regression to the learned codes, or the paper's orthogonal
+        encoder by exact descent or by its Lemma 1. "auto" is ridge, or posterior where that is
+        forecast to retrieve clearly better.
+    anchors : int or None, default=1000
+        Number of radial basis functions about training rows; None hashes the features themselves.
+    sigma : float or None, default=None
+        Kernel width of the anchor features; by default set from the mean distance.
+    alpha, beta, gamma : float
+        Weights of reconstruction, encoding and regularisation in the objective.
+    ridge : float
+        Ridge penalty of the encoder per row.
+    similarity : {"shared-label", "cosine"}, default="shared-label"
+        Rows are similar when they share a label, or by the cosine of their label sets.
+    max_iter, tol : int, float
+        Iterations of the alternation at most, and the relative decrease that ends it.
+    n_init : int or "auto"
+        Starts to try; they cost no further pass over the data. "auto" is 8, or 1 where label groups
+        are so many that S is applied in blocks.
+    block_rows : int
+        Rows whose statistics are computed at a time. In large collections anchors are drawn from
+        some such blocks, so another size draws others.
+    random_state : int, Generator, RandomState or None, default=0
+        What anchors and starts are drawn from.
+
+    Attributes
+    ----------
+    classes_ : class names, ascending; column numbers for multi-hot labels
+    label_codes_ : packed codes: row k is the code of class k, or of label group k
+    label_groups_ : sparse (groups, classes) 0/1 matrix: which labels each row of `label_codes_` has
+    trace_ : the objective after every step of every start
+    n_iter_ : iterations of the start that was kept
+    statistics_ : what the data were reduced to
+    hash_function_ : anchor map and affine map behind :meth:`transform`
+
+    """
+
+    def __init__(
+        self,
+        n_bits: int = 64,
+        *,
+        loss: Loss = "l21",
+        solver: SolverKind = "exact",
+        start: StartKind = "separated",
+        encoder: EncoderKind | Literal["auto"] = "auto",
+        anchors: int | None = 1000,
+        sigma: float | None = None,
+        alpha: float = 0.01,
+        beta: float = 0.01,
+        gamma: float = 1e-3,
+        ridge: float = 1e-5,
+        similarity: SimilarityKind = "shared-label",
+        max_iter: int = 10,
+        tol: float = 1e-5,
+        n_init: int | Literal["auto"] = "auto",
+        block_rows: int = 8192,
+        random_state: int | np.random.Generator | None = 0,
+    ) -> None:
+        self.n_bits = n_bits
+        self.loss = loss
+        self.solver = solver
+        self.start = start
+        self.encoder = encoder
+        self.anchors = anchors
+        self.sigma = sigma
+        self.alpha = alpha
+        self.beta = beta
+        self.gamma = gamma
+        self.ridge = ridge
+        self.similarity = similarity
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_init = n_init
+        self.block_rows = block_rows
+        self.random_state = random_state
+
+    # -- learning ---------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        progress: Progress | None = None,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Learn codes and a hash function from labelled rows.
+
+        ``X`` and ``y`` are arrays, or Dask arrays; or ``X`` is a `FeatureStore`, which holds both.
+        A store that this model has learned from already, and that has only been appended to since,
+        is read from the first new row on: the result is that of a fit to all rows, with the
+        anchors of the first.
+
+        ``checkpoint`` is a folder or URL, which all workers can reach, for what the finished parts
+        of a long pass over a store come to. After an interruption the same call reads the other
+        rows only, and gives the same model. Discard it (`Checkpoint.discard`) when the model is
+        saved. It knows its pass by the rows, `block_rows` and the anchors, so `random_state` must
+        be a number where there are anchors.
+        """
+        check_parameters(self)
+        place = as_checkpoint(checkpoint)
+        if (done := self._covered(X)) is not None:
+            if done == len(X):
+                return self.refit()
+            return self._learn_more(X, y, done, progress, place)
+        before = dict(self.__dict__)
+        try:
+            return self._fit_anew(X, y, progress, place)
+        except BaseException:  # also an interrupt: the model is what it was
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    def _fit_anew(
+        self, X: Any, y: Any, progress: Progress | None, checkpoint: Checkpoint | None
+    ) -> Self:
+        rows, classes, multi_label = self._open(X, y, reset=True)
+        seed = draw_seed(self.random_state)
+        _, sample = self._plan_scan(rows, seed)
+        anchor_map = self._draw_anchors(rows, sample, seed)
+        found = self._scan(rows, classes, anchor_map, progress, checkpoint)
+        statistics, classes = settle_classes(found, classes)
+        coverage = Coverage.of(X) if isinstance(X, FeatureStore) else None
+        return self._learn(statistics, classes, multi_label, anchor_map, seed, coverage)
+
+    def plan(self, store: FeatureStore) -> MemoryPlan:
+        """Predict the memory of a fit; MemoryPlanError if it cannot fit where tasks run now.
+
+        Reads the labels of a sample and no features.
+        """
+        check_parameters(self)
+        return self._plan_scan(StoreRows.of(store, 0), draw_seed(self.random_state))[0]
+
+    def _plan_scan(self, rows: Rows, seed: int, **folds: int) -> tuple[MemoryPlan, Ints]:
+        """The memory of a scan, and the rows that anchors are drawn from.
+
+        ``folds`` is what `check_scan` takes of a scan that keeps folds apart.
+        """
+        sample = self._sample(rows, max(SAMPLE_ROWS, self.anchors or 0), seed)
+        n_anchors = None if self.anchors is None else min(self.anchors, len(sample))
+        return check_scan(rows, self.block_rows, n_anchors, sample, **folds), sample
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        progress: Progress | None = None,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Add labelled rows: the same model as a fit on all rows so far.
+
+        Anchors stay those of the first call; new classes are welcome. ``checkpoint`` is as in
+        :meth:`fit`.
+        """
+        if not hasattr(self, "hash_function_"):
+            return self.fit(X, y, progress=progress, checkpoint=checkpoint)
+        check_parameters(self)
+        return self._learn_more(X, y, 0, progress, as_checkpoint(checkpoint))
+
+    def _learn_more(
+        self,
+        X: Any,
+        y: Any,
+        first: int,
+        progress: Progress | None,
+        checkpoint: Checkpoint | None,
+    ) -> Self:
+        rows, classes, multi_label = self._open(X, y, reset=False, first=first)
+        known, classes = self._known_as(classes, multi_label)
+        anchor_map = self.hash_function_.anchor_map
+        sample = self._sample(rows, SAMPLE_ROWS, self.seed_)
+        n_anchors = None if anchor_map is None else anchor_map.n_features
+        check_scan(rows, self.block_rows, n_anchors, sample, len(known.groups))
+        added = self._scan(rows, classes, anchor_map, progress, checkpoint)
+        statistics, classes = settle_classes(known.merge(added), classes)
+        coverage = None
+        if first and self.coverage_ is not None:
+            coverage = replace(Coverage.of(X), forgotten=self.coverage_.forgotten)
+        return self._learn(statistics, classes, multi_label, anchor_map, self.seed_, coverage)
+
+    def forget(self, X: Any, y: Any = None) -> Self:
+        """Take labelled rows out again: the same model as a fit without them.
+
+        The rows must be among those that were learned from. Anchors stay as they are.
+        """
+        check_is_fitted(self)
+        check_parameters(self)
+        rows, _, multi_label = self._open(X, y, reset=False, classes=self.classes_)
+        return self._forget(rows, multi_label, None)
+
+    def forget_ids(self, store: FeatureStore, ids: Any) -> Self:
+        """Take rows of the store that was learned from out again, by their ids."""
+        check_is_fitted(self)
+        check_parameters(self)
+        if self._covered(store) is None or self.coverage_ is None:
+            raise InputError(
+                f"{store.url} is not the store that this model has learned from; forget its rows "
+                "with forget(X, y)"
+            )
+        places = find_ids(store, ids)
+        coverage = self.coverage_.without(places)
+        labels = store.take("labels", places)
+        multi_label = labels.ndim == 2
+        rows, _, _ = self._open(
+            store.take("features", places), labels, reset=False, classes=self.classes_
+        )
+        return self._forget(rows, multi_label, coverage)
+
+    def _forget(self, rows: Rows, multi_label: bool, coverage: Coverage | None) -> Self:
+        known = self._known_statistics(multi_label)
+        anchor_map = self.hash_function_.anchor_map
+        removed = self._scan(rows, self.classes_, anchor_map)
+        left, classes = known.without(removed), self.classes_
+        if not multi_label:  # classes that have lost their last row are gone
+            left, kept = left.compact()
+            classes = classes[kept]
+        return self._learn(left, classes, multi_label, anchor_map, self.seed_, coverage)
+
+    def refit(self) -> Self:
+        """Learn again from the same statistics, with the parameters as they are now.
+
+        ``model.set_params(n_bits=32).refit()`` gives the model that a fit with 32 bits would give,
+        without reading the data again. Anchors stay as they are.
+        """
+        check_is_fitted(self)
+        check_parameters(self)
+        return self._learn(
+            self._known_statistics(self.multi_label_),
+            self.classes_,
+            self.multi_label_,
+            self.hash_function_.anchor_map,
+            self.seed_,
+            self.coverage_,
+        )
+
+    def _scan(
+        self,
+        rows: Rows,
+        classes: Array | None,
+        anchor_map: AnchorMap | None,
+        progress: Progress | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Statistics:
+        """Reduce the rows to statistics, block by block."""
+        n_classes = None if classes is None else len(classes)
+        reduction = Reduction(self.block_rows, n_classes, anchor_map)
+        return scan(rows, reduction, progress, checkpoint)
+
+    def _learn(
+        self,
+        statistics: Statistics,
+        classes: Array,
+        multi_label: bool,
+        anchor_map: AnchorMap | None,
+        seed: int,
+        coverage: Coverage | None,
+    ) -> Self:
+        """Solve from statistics and take the result over; nothing is changed on failure."""
+        check_classes(statistics)
+        learned = learn(self, statistics, anchor_map, seed)
+        model = Model(
+            parameters=self.get_params(deep=False),
+            seed=seed,
+            n_features_in=self.n_features_in_,
+            feature_names=getattr(self, "feature_names_in_", None),
+            classes=classes,
+            multi_label=multi_label,
+            groups=statistics.groups,
+            label_codes=pack(learned.codes.T),
+            hash_function=learned.hash_function,
+            trace=learned.trace,
+            statistics=statistics,
+            coverage=coverage,
+        )
+        return self._adopt(model)
+
+    def _adopt(self, model: Model) -> Self:
+        """Set every learned attribute."""
+        self._model = model
+        self.n_features_in_ = model.n_features_in
+        if model.feature_names is not None:
+            self.feature_names_in_ = model.feature_names
+        self.classes_ = model.classes
+        self.multi_label_ = model.multi_label
+        self.groups_ = model.groups
+        self.label_codes_ = model.label_codes
+        self.hash_function_ = model.hash_function
+        self.trace_ = model.trace
+        self.n_iter_ = model.trace.n_iter
+        self.statistics_ = model.statistics
+        self.coverage_ = model.coverage
+        self.seed_ = model.seed
+        self._n_features_out = model.label_codes.shape[1]
+        return self
+
+    def _sample(self, rows: Rows, size: int, seed: int) -> Ints:
+        return sample_rows(rows.n_rows, size, self.block_rows, generator(seed, "sample"))
+
+    def _draw_anchors(self, rows: Rows, sample: Ints, seed: int) -> AnchorMap | None:
+        if self.anchors is None:
+            return None
+        features = np.ascontiguousarray(rows.take("features", sample))
+        check_finite(features, name="sampled features")
+        with one_blas_thread():
+            return AnchorMap.from_sample(
+                features, self.anchors, generator(seed, "anchors"), sigma=self.sigma
+            )
+
+    def _covered(self, X: Any) -> int | None:
+        """How many rows of a store this model has learned from already, if any."""
+        known: Coverage | None = getattr(self, "coverage_", None)
+        if not isinstance(X, FeatureStore) or known is None or self.statistics_ is None:
+            return None
+        return known.n_rows if known.is_prefix_of(X) else None
+
+    # -- using ------------------------------------------------------------------------------------
+
+    def transform(self, X: Any) -> Any:
+        """Hash rows to packed codes, uint8 (rows, ceil(n_bits / 8)), little bit order.
+
+        These are the bytes that FAISS binary indexes take. Dask arrays and feature stores give a
+        lazy Dask array; :meth:`encode` writes the codes of a store to disk.
+        """
+        return self._hash(X)
+
+    def _hash(self, X: Any) -> Any:
+        """Codes as an array, whatever `set_output` makes of them."""
+        check_is_fitted(self)
+        if isinstance(X, FeatureStore):
+            X = X.to_dask()
+        if is_lazy(X):
+            self._check_width(X)
+            return hash_lazily(X, HashRows(self.hash_function_), self.block_rows)
+        hash_rows = HashRows(self.hash_function_)
+        features = self._check_features(X, reset=False)
+        codes = np.empty((len(features), self.label_codes_.shape[1]), np.uint8)
+        for rows in canonical_blocks(len(features), self.block_rows):
+            codes[rows] = hash_rows(features[rows], rows.start)
+        return codes
+
+    def project(self, X: Any) -> Floats:
+        """Real-valued scores whose signs are the bits, (rows, n_bits)."""
+        check_is_fitted(self)
+        features = self._check_features(X, reset=False)
+        scores = np.empty((len(features), self.hash_function_.n_bits))
+        for rows in canonical_blocks(len(features), self.block_rows):
+            scores[rows] = self.hash_function_.project(features[rows])
+        return scores
+
+    def learned_codes(self, y: Any) -> Bytes:
+        """Packed codes of labelled rows: the learned code of each row's label set."""
+        check_is_fitted(self)
+        return LookUpLabels(self.groups_, self.label_codes_).of(*self._group_targets(y))
+
+    def encode(
+        self,
+        store: FeatureStore,
+        url: str | os.PathLike[str],
+        *,
+        learned: bool = False,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+    ) -> CodeStore:
+        """Write the codes of every row of a store to a code store, block by block.
+
+        ``learned`` writes the learned codes of the rows' labels instead of hashing their features.
+        The same call completes one that was interrupted; codes of another model are only replaced
+        with ``overwrite``.
+        """
+        check_is_fitted(self)
+        self._check_width(store)
+        encoder: HashRows | LookUpLabels = HashRows(self.hash_function_)
+        if learned:
+            groups, codes = self.groups_, self.label_codes_
+            if not self.multi_label_:  # the store numbers its classes as it likes
+                groups = groups.relabel(self.classes_, int(self.classes_.max()) + 1)
+            encoder = LookUpLabels(groups, codes)
+        return write_codes(
+            store,
+            encoder,
+            url,
+            n_bits=self.hash_function_.n_bits,
+            model=self.fingerprint_,
+            block_rows=self.block_rows,
+            overwrite=overwrite,
+            progress=progress,
+        )
+
+    def score(self, X: Any, y: Any) -> float:
+        """Mean average precision of these rows as queries over the rows learned from.
+
+        The database carries its learned codes, the queries are hashed; relevant is what shares a
+        label. Ties in distance are averaged over all orders. Costs rows x label groups.
+        """
+        codes = self._hash(X)
+        statistics = self._known_statistics(self.multi_label_)
+        histograms = hamming_histograms(
+            codes,
+            self._group_targets(y),
+            self.label_codes_,
+            (self.groups_, np.arange(self.groups_.n_groups)),
+            self.hash_function_.n_bits,
+            counts=statistics.counts,
+        )
+        return mean_average_precision(histograms)
+
+    @property
+    def label_groups_(self) -> sp.csr_array:
+        """Which labels each row of `label_codes_` stands for, sparse 0/1 (groups, classes)."""
+        check_is_fitted(self)
+        return self.groups_.matrix.astype(np.uint8)
+
+    @property
+    def fingerprint_(self) -> str:
+        """What tells this model's codes from those of another: a hash of the hash function."""
+        check_is_fitted(self)
+        return self._model.fingerprint
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        statistics: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the fitted model to one file of arrays and JSON, atomically.
+
+        ``path`` may be a URL (``s3://bucket/m.sadih``), with ``storage_options`` for its library.
+        Without ``statistics`` the file is small, and the loaded model hashes but cannot
+        `partial_fit`, `forget` or `score`.
+        """
+        check_is_fitted(self)
+        parameters = self.get_params(deep=False)
+        if not isinstance(self.random_state, Integral | None):
+            parameters["random_state"] = self.seed_
+        plain = {name: _plain(value) for name, value in parameters.items()}
+        kept = self.statistics_ if statistics else None
+        model = replace(self._model, parameters=plain, statistics=kept)
+        write_model(path, model, storage_options=storage_options)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Read a model that :meth:`save` wrote, from a path or URL."""
+        model = read_model(path, storage_options=storage_options)
+        if unknown := set(model.parameters) - set(cls._get_param_names()):
+            raise InputError(f"{os.fspath(path)} has unknown parameters {sorted(unknown)}")
+        return cls(**model.parameters)._adopt(model)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.target_tags.multi_output = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+
+def check_classes(statistics: Statistics) -> None:
+    """Refuse rows among which there is nothing to tell apart."""
+    if statistics.groups.n_groups < 2:
+        raise LabelError(
+            "all rows carry the same labels, that is one class; codes can only tell classes "
+            "apart when there are two or more. Add rows of another class"
+        )
+
+
+def as_checkpoint(given: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:
+    """A checkpoint, where a path or URL may stand for one."""
+    return given if given is None or isinstance(given, Checkpoint) else Checkpoint(given)
+
+
+def settle_classes(statistics: Statistics, classes: Array | None) -> tuple[Statistics, Array]:
+    """Give every class that was found a number of its own, where numbers came from the data."""
+    if classes is not None:
+        return statistics, classes
+    return statistics.compact()
+
+
+def _plain(value: Any) -> Any:
+    """Turn a NumPy scalar into the Python number that JSON takes."""
+    return value.item() if isinstance(value, np.generic) else value

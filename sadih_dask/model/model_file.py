@@ -1,0 +1,259 @@
+"""Model files: a fitted learner as arrays and JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sadih_dask.errors import FormatError, InputError
+from sadih_dask.files.archive import read_archive, write_archive
+from sadih_dask.files.redaction import redact
+from sadih_dask.learning.encoders import HashFunction
+from sadih_dask.learning.features import AnchorMap
+from sadih_dask.learning.labels import LabelGroups
+from sadih_dask.learning.objective import Objective, Record, Trace
+from sadih_dask.learning.statistics import Statistics
+from sadih_dask.stores.features import LEARNED_FROM, FeatureStore
+from sadih_dask.types import Array, Bytes, Ints
+
+KIND = "sadih-model"
+VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage:
+    """Which rows of which store a model has learned from.
+
+    n_rows       the first rows of the store
+    fingerprint  a hash of those rows
+    forgotten    rows among them that were taken out again, ascending
+    """
+
+    url: str
+    n_rows: int
+    fingerprint: str
+    forgotten: Ints
+
+    @classmethod
+    def of(cls, store: FeatureStore) -> Coverage:
+        """All rows of a store."""
+        fingerprint = store.fingerprint(arrays=LEARNED_FROM)
+        return cls(redact(store.url), store.n_rows, fingerprint, np.zeros(0, np.int64))
+
+    def is_prefix_of(self, store: FeatureStore) -> bool:
+        """Whether the store begins with just these rows."""
+        if store.n_rows < self.n_rows:
+            return False
+        return store.fingerprint(self.n_rows, LEARNED_FROM) == self.fingerprint
+
+    def without(self, rows: Ints) -> Coverage:
+        """The coverage after some more rows have been taken out."""
+        if len(again := np.intersect1d(rows, self.forgotten)):
+            raise InputError(f"row {again[0]} of {self.url} has been forgotten already")
+        if len(rows) and rows.max() >= self.n_rows:
+            raise InputError(
+                f"row {rows.max()} of {self.url} is not among the {self.n_rows} learned rows"
+            )
+        return replace(self, forgotten=np.union1d(self.forgotten, rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Everything that a fitted estimator holds.
+
+    parameters     the estimator's constructor arguments
+    seed           what its random numbers come from
+    classes        class names, (c,)
+    multi_label    whether labels came as a multi-hot matrix
+    label_codes    packed code of each label group
+    statistics     of the rows learned from; None for a model that only encodes
+    coverage       the store they come from; None if they came from elsewhere
+    """
+
+    parameters: dict[str, Any]
+    seed: int
+    n_features_in: int
+    feature_names: Array | None
+    classes: Array
+    multi_label: bool
+    groups: LabelGroups
+    label_codes: Bytes
+    hash_function: HashFunction
+    trace: Trace
+    statistics: Statistics | None
+    coverage: Coverage | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the hash function and the learned codes: models that encode alike share it."""
+        function = self.hash_function
+        parts: list[Array | None] = [function.projection, function.offset, function.mixture]
+        if (anchors := function.anchor_map) is not None:
+            parts += [anchors.anchors, anchors.centre, np.array(anchors.sigma)]
+        digest = hashlib.sha256()
+        for part in (*parts, self.label_codes, self.groups.indptr, self.groups.indices):
+            if part is not None:
+                digest.update(repr((part.shape, part.dtype.str)).encode())
+                digest.update(np.ascontiguousarray(part).tobytes())
+        return digest.hexdigest()[:32]
+
+
+def write_model(
+    url: str | os.PathLike[str],
+    model: Model,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model file to a path or URL, atomically."""
+    function = model.hash_function
+    arrays: dict[str, Array] = {
+        "classes": model.classes,
+        "groups.indptr": model.groups.indptr,
+        "groups.indices": model.groups.indices,
+        "label_codes": model.label_codes,
+        "projection": function.projection,
+        "offset": function.offset,
+    }
+    if function.mixture is not None:
+        arrays["mixture"] = function.mixture
+    meta: dict[str, Any] = {
+        "parameters": model.parameters,
+        "seed": model.seed,
+        "n_features_in": model.n_features_in,
+        "multi_label": model.multi_label,
+        "trace": {
+            "best": model.trace.best,
+            "kept_iteration": model.trace.kept_iteration,
+            "records": [
+                [r.restart, r.iteration, r.step, list(asdict(r.objective).values())]
+                for r in model.trace
+            ],
+        },
+    }
+    if model.feature_names is not None:
+        meta["feature_names"] = [str(name) for name in model.feature_names]
+    if (anchors := function.anchor_map) is not None:
+        meta["sigma"] = anchors.sigma
+        arrays |= {
+            "anchors": anchors.anchors,
+            "anchors.centre": anchors.centre,
+        }
+    if (known := model.statistics) is not None:
+        arrays |= {
+            "statistics.counts": known.counts,
+            "statistics.mean": known.mean,
+            "statistics.sums": known.sums,
+            "statistics.gram": known.gram,
+        }
+    if (coverage := model.coverage) is not None:
+        meta["coverage"] = {
+            "url": coverage.url,
+            "n_rows": coverage.n_rows,
+            "fingerprint": coverage.fingerprint,
+        }
+        arrays["coverage.forgotten"] = coverage.forgotten
+    write_archive(url, KIND, VERSION, meta, arrays, storage_options=storage_options)
+
+
+def read_model(
+    url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> Model:
+    """Read a model file; what does not fit together is an error, not a surprise later."""
+    meta, arrays = read_archive(url, KIND, VERSION, storage_options=storage_options)
+    try:
+        _check_dtypes(arrays)
+        model = _assemble(meta, arrays)
+        _check_shapes(model)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise FormatError(
+            f"{os.fspath(url)} is not a whole model: {error!r}. Write it anew with SADIH.save"
+        ) from error
+    return model
+
+
+def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
+    classes = arrays["classes"]
+    groups = LabelGroups(arrays["groups.indptr"], arrays["groups.indices"], len(classes))
+    anchor_map = None
+    if "anchors" in arrays:
+        anchor_map = AnchorMap(arrays["anchors"], arrays["anchors.centre"], float(meta["sigma"]))
+    statistics = None
+    if "statistics.gram" in arrays:
+        parts = ("counts", "mean", "sums", "gram")
+        statistics = Statistics(groups, *(arrays[f"statistics.{part}"] for part in parts))
+    coverage = None
+    if "coverage" in meta:
+        coverage = Coverage(**meta["coverage"], forgotten=arrays["coverage.forgotten"])
+    names = meta.get("feature_names")
+    records = tuple(
+        Record(int(restart), int(iteration), str(step), Objective(*terms))
+        for restart, iteration, step, terms in meta["trace"]["records"]
+    )
+    return Model(
+        parameters=dict(meta["parameters"]),
+        seed=int(meta["seed"]),
+        n_features_in=int(meta["n_features_in"]),
+        feature_names=None if names is None else np.asarray(names, dtype=object),
+        classes=classes,
+        multi_label=bool(meta["multi_label"]),
+        groups=groups,
+        label_codes=arrays["label_codes"],
+        hash_function=HashFunction(
+            anchor_map, arrays["projection"], arrays["offset"], arrays.get("mixture")
+        ),
+        trace=Trace(records, int(meta["trace"]["best"]), int(meta["trace"]["kept_iteration"])),
+        statistics=statistics,
+        coverage=coverage,
+    )
+
+
+def _check_dtypes(arrays: dict[str, Array]) -> None:
+    """Refuse arrays of another kind than :func:`write_model` writes."""
+    whole = ("groups.indptr", "groups.indices", "statistics.counts", "coverage.forgotten")
+    for name, array in arrays.items():
+        if name == "classes":
+            fits, wanted = array.dtype.kind in "biufSU" and array.ndim == 1, "a list of classes"
+        else:
+            kind = np.uint8 if name == "label_codes" else np.int64 if name in whole else np.float64
+            fits, wanted = array.dtype == kind, np.dtype(kind).name
+        if not fits:
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {wanted}")
+
+
+def _check_shapes(model: Model) -> None:
+    function, groups = model.hash_function, model.groups
+    width, n_scores = function.projection.shape
+    inputs = width if function.anchor_map is None else function.anchor_map.anchors.shape[1]
+    expected = {
+        "offset": (function.offset.shape, (n_scores,)),
+        "label_codes": (model.label_codes.shape, (groups.n_groups, -(-function.n_bits // 8))),
+        "n_features_in": (model.n_features_in, inputs),
+        "groups.indices": (groups.indices.shape, (groups.indptr[-1],)),
+    }
+    if function.mixture is not None:
+        expected["mixture"] = (function.mixture.shape, (groups.n_groups, function.n_bits))
+    if function.anchor_map is not None:
+        expected["anchors"] = (function.anchor_map.anchors.shape, (width, inputs))
+        expected["anchors.centre"] = (function.anchor_map.centre.shape, (inputs,))
+    if (known := model.statistics) is not None:
+        g = groups.n_groups
+        expected["statistics.sums"] = (known.sums.shape, (g, width))
+        expected["statistics.gram"] = (known.gram.shape, (width, width))
+        expected["statistics.mean"] = (known.mean.shape, (width,))
+        expected["statistics.counts"] = (known.counts.shape, (g,))
+    for name, (found, wanted) in expected.items():
+        if found != wanted:
+            raise ValueError(f"{name} has shape {found}, expected {wanted}")
+    if groups.indptr[0] != 0 or np.any(np.diff(groups.indptr) <= 0):
+        raise ValueError("groups.indptr does not ascend from 0")
+    if groups.indices.size and not 0 <= groups.indices.min() <= groups.indices.max() < len(
+        model.classes
+    ):
+        raise ValueError("groups.indices name classes that do not exist")
+    if not model.trace.of_restart(model.trace.best):
+        raise ValueError("the trace does not hold the restart that was kept")

@@ -1,1 +1,0 @@
-"""Whole jobs: from data to codes, metrics and files."""

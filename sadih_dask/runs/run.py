@@ -1,0 +1,312 @@
+"""The quality gate: whether a model may become the latest.
+
+One run of a pipeline: what is current stays, the rest is done, and then `latest` is moved.
+
+Stages are looked at in order. One whose artefact is there and finished is reused; any other is
+done, into an artefact that the next run finds, should this one be killed. So a run may be repeated
+at any time, and does what is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from sadih_dask.errors import ConfigError, SadihError
+from sadih_dask.files.redaction import redact_values
+from sadih_dask.runs.directory import Artefact, Workspace
+from sadih_dask.runs.record import Record, RunLog, StageRecord, mean_average_precision
+from sadih_dask.runs.settings import Gate, Settings
+from sadih_dask.runs.stages import STAGES, Context, Display, Stage
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a model passed, and if not, why."""
+
+    passed: bool
+    reasons: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return {"passed": self.passed, "reasons": list(self.reasons)}
+
+
+def judge(gate: Gate, record: Mapping[str, Any], latest: Mapping[str, Any] | None) -> Verdict:
+    """Compare the mean average precision of a run with what is asked, and with the latest run's."""
+    if not gate.is_set:
+        return Verdict(True)
+    found = mean_average_precision(record, gate.protocol)
+    if found is None:
+        return Verdict(False, ("no query has a relevant row, so there is no mean to judge by",))
+    reasons = []
+    if gate.map_min is not None and not found >= gate.map_min:
+        reasons.append(
+            f"mean average precision ({gate.protocol}) is {found:.4f}, and gate.map_min asks for "
+            f"{gate.map_min}"
+        )
+    before = None if latest is None else mean_average_precision(latest, gate.protocol)
+    allowed = gate.map_drop_max
+    if allowed is not None and before is not None and not before - found <= allowed:
+        reasons.append(
+            f"mean average precision ({gate.protocol}) fell by {before - found:.4f}, from "
+            f"{before:.4f} to {found:.4f}, and gate.map_drop_max allows {allowed}"
+        )
+    return Verdict(not reasons, tuple(reasons))
+
+
+logger = logging.getLogger(__name__)
+
+Place = Callable[[], AbstractContextManager[Mapping[str, Any] | None]]
+"""Sets up where tasks run, when the first is about to; gives what the record says about it."""
+
+
+@dataclass(eq=False)
+class Pipeline:
+    """A configuration, and where it runs.
+
+    configuration   what it is called in records: the path of its file
+    place           sets up threads or a cluster, once there is something to do
+    told            called with a line for people, whenever there is something to say
+    record          of the last run, also of one that failed
+    """
+
+    settings: Settings
+    configuration: str
+    display: Display
+    place: Place = nullcontext
+    told: Callable[[str], None] = logger.info
+    record: Record | None = field(default=None, init=False)
+
+    def run(self) -> Record:
+        """Bring everything up to date; the record says what was done."""
+        workspace = Workspace(self.settings.run.directory)
+        with workspace.locked(), RunLog() as log, ExitStack() as stack:
+            record = Record(self.configuration, self.settings.model_dump(mode="json"))
+            self.record = record
+            work = _Work(self, workspace, record, log, stack)
+            try:
+                work.through_all_stages()
+                work.conclude()
+            except BaseException as error:
+                work.give_up(error)
+                raise
+            return record
+
+
+@dataclass(eq=False)
+class _Work:
+    """The course of one run."""
+
+    pipeline: Pipeline
+    workspace: Workspace
+    record: Record
+    log: RunLog
+    stack: ExitStack
+
+    def __post_init__(self) -> None:
+        self.context = Context(self.pipeline.settings, self.workspace, self.pipeline.display)
+        self.record.previous = self.workspace.latest()
+        self.keys: dict[str, str] = {}
+        self.concluded = False
+
+    def through_all_stages(self) -> None:
+        told = self.pipeline.told
+        wanted = list(self._able())
+        for number, stage in enumerate(wanted, 1):
+            key = stage.key(self.context)
+            artefact = self.workspace.artefact(stage.name, key)
+            self.context.artefacts[stage.name], self.keys[stage.name] = artefact, key
+            if stage.name == "ingest":
+                self._remark(self.context.look.remarks)
+            if (outputs := stage.current(self.context, artefact)) is not None:
+                self.context.outputs[stage.name] = outputs
+                self._note(StageRecord(stage.name, "reused", "nothing has changed", key))
+                continue
+            self._begin()
+            began = time.perf_counter()  # without starting a cluster
+            told(f"[{number}/{len(wanted)}] {stage.name}")
+            made = stage.work(self.context, artefact.begin())
+            self.context.outputs[stage.name] = made.outputs
+            self._remark(made.remarks)
+            key = self._settle(stage, artefact)
+            self.context.artefacts[stage.name].finish(made.outputs, made.facts)
+            seconds = time.perf_counter() - began
+            self._note(StageRecord(stage.name, "done", "", key, seconds, made.facts))
+
+    def _able(self) -> Iterator[Stage]:
+        """Stages that are asked for; one that lacks a package is refused, or left out aloud."""
+        for stage in STAGES:
+            if not stage.wanted(self.pipeline.settings):
+                continue
+            lacking = stage.lacks()
+            if lacking and not stage.optional:
+                raise ConfigError(f"{self.pipeline.configuration}: {lacking}")
+            if lacking:
+                self._remark((lacking,))
+                self.record.stages.append(StageRecord(stage.name, "skipped", lacking))
+            else:
+                yield stage
+
+    def _settle(self, stage: Stage, artefact: Artefact) -> str:
+        """The key of a stage once it is done: that of ingestion is known only then."""
+        key = stage.key(self.context)
+        if key != artefact.key:
+            artefact = self.workspace.artefact(stage.name, key).begin()
+        self.context.artefacts[stage.name], self.keys[stage.name] = artefact, key
+        return key
+
+    def _remark(self, remarks: tuple[str, ...]) -> None:
+        for remark in remarks:
+            logger.warning(remark)
+            self.pipeline.told(remark)
+            self.record.remarks.append(remark)
+
+    def _note(self, stage: StageRecord) -> None:
+        self.record.stages.append(stage)
+        logger.info("%s: %s in %.2f s %s", stage.name, stage.action, stage.seconds, stage.facts)
+        if self.record.id is not None:
+            self._write()
+
+    def _write(self) -> None:
+        run, record = str(self.record.id), self.record
+        complete = record.outcome == "complete"
+        files = redact_values(record.files)
+        manifest = {"id": run, "complete": complete, "stages": self.keys, "files": files}
+        self.workspace.write_manifest(run, manifest)
+        self.workspace.write_record(run, record.to_dict())
+
+    def _begin(self) -> None:
+        """Make the run's folder and set up where tasks run, before the first stage is done."""
+        if self.record.id is not None:
+            return
+        self._open_folder()
+        self.record.cluster = self.stack.enter_context(self.pipeline.place())
+        if dashboard := (self.record.cluster or {}).get("dashboard"):
+            self.pipeline.told(f"dashboard: {dashboard}")
+
+    def _open_folder(self) -> None:
+        if self.record.id is None:
+            self.record.id = self.workspace.begin_run()
+            self.log.keep_at(self.workspace, self.record.id)
+            logger.info("run %s of %s", self.record.id, self.pipeline.configuration)
+
+    def conclude(self) -> None:
+        """Judge the model and, if it is good enough, make it the latest."""
+        self._sum_up()
+        record, gate = self.record, self.pipeline.settings.gate
+        rejected = self.keys in self.workspace.rejected()
+        if rejected:
+            self._remark(("this result was rolled back; it does not become the latest again",))
+        verdict = judge(gate, record.to_dict(), self._latest_record())
+        record.gate = verdict.to_dict()
+        if record.id is None and (rejected or self._is_latest()):
+            record.id = record.previous
+            record.files = dict(self.workspace.manifest(str(record.id)).get("files", {}))
+            record.outcome = "nothing to do" if verdict.passed else "refused"
+            self.workspace.write_checked(record.to_dict())
+            return
+        self._open_folder()
+        self._link()
+        record.outcome = "complete" if verdict.passed and not rejected else "refused"
+        self._write()
+        if record.outcome == "complete":
+            self.workspace.point_latest_at(str(record.id))
+        self.concluded = True
+        for run in self.workspace.prune(self.pipeline.settings.run.keep, str(record.id)):
+            logger.info("removed the old run %s", run)
+
+    def _sum_up(self) -> None:
+        """What the record says of the whole."""
+        record, outputs = self.record, self.context.outputs
+        rows = outputs["ingest"]
+        record.rows, record.queries = rows["n_rows"], rows["n_queries"]
+        if "evaluate" in outputs:
+            lengths = outputs["evaluate"]["metrics"]
+            record.metrics = {"n_bits": outputs["fit"]["n_bits"], "lengths": lengths}
+        record.fingerprints = {
+            "database": rows["database"],
+            "queries": rows["queries"],
+            "model": outputs["fit"]["fingerprint"],
+            "codes": outputs["encode"]["fingerprint"],
+        }
+
+    def _is_latest(self) -> bool:
+        """Whether the latest run consists of just these artefacts."""
+        latest = self.record.previous
+        if latest is None:
+            return False
+        return self.workspace.manifest_or_nothing(latest).get("stages") == self.keys
+
+    def _latest_record(self) -> Mapping[str, Any] | None:
+        """The record of the latest run, unless that is this very model again."""
+        latest = self.record.previous
+        if latest is None or self._is_latest():
+            return None
+        try:
+            found = self.workspace.record(latest)
+        except SadihError as error:
+            found = None
+            logger.warning("%s", error)
+        if found is None:
+            self._remark((f"run {latest} has no readable record, so nothing is compared with it",))
+        return found
+
+    def _link(self) -> None:
+        """Make what was made reachable from the run's folder."""
+        run = str(self.record.id)
+        for stage in STAGES:
+            if stage.name in self.keys:
+                artefact = self.context.artefacts[stage.name]
+                for name in stage.links(self.pipeline.settings):
+                    self.record.files[name] = self.workspace.link(run, name, artefact)
+
+    def give_up(self, error: BaseException) -> None:
+        """Record a failure, as far as that is still possible."""
+        if self.concluded:  # the result stands; only old runs could not be removed
+            logger.error("%s: %s", type(error).__name__, error)
+            return
+        interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
+        self.record.outcome = "interrupted" if interrupted else "failed"
+        self.record.error = f"{type(error).__name__}: {error}"[:2000]
+        if self.record.id is None:
+            return
+        logger.error("%s", self.record.error)
+        try:
+            self._write()
+        except OSError as second:
+            logger.error("the record could not be written: %s", second)
+
+
+def plan(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
+    """Say of every stage what a run would do, without doing anything."""
+    settings = pipeline.settings
+    workspace = Workspace(settings.run.directory)
+    context = Context(settings, workspace, pipeline.display)
+    waiting: set[str] = set()
+    for remark in context.look.remarks:
+        pipeline.told(remark)
+    for stage in STAGES:
+        if not stage.wanted(settings):
+            yield {"stage": stage.name, "action": "not asked for"}
+            continue
+        if lacking := stage.lacks():
+            yield {"stage": stage.name, "action": "not possible", "reason": lacking}
+            continue
+        if before := [name for name in stage.needs if name in waiting]:
+            waiting.add(stage.name)
+            yield {"stage": stage.name, "action": "to do", "reason": f"after {before[-1]}"}
+            continue
+        key = stage.key(context)
+        artefact = workspace.artefact(stage.name, key)
+        context.artefacts[stage.name] = artefact
+        if (outputs := stage.current(context, artefact)) is not None:
+            context.outputs[stage.name] = outputs
+            yield {"stage": stage.name, "action": "current"}
+            continue
+        waiting.add(stage.name)
+        yield {"stage": stage.name, "action": "to do", **stage.forecast(context)}

@@ -1,0 +1,360 @@
+"""What a configuration may say, section by section; every description is shown to users.
+
+Settings are checked before anything is read or written. Paths are relative to the folder in which
+the command is called, as everywhere on the command line. Parameters of the model have no defaults
+here: those that are not given are the estimator's own.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from sadih_dask.cluster import settings as cluster
+from sadih_dask.cluster.security import check_address
+from sadih_dask.cluster.settings import ClusterSettings
+from sadih_dask.model.parameters import CHOICES
+from sadih_dask.types import EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
+
+
+def _as_list(value: Any) -> Any:
+    """One value is a list of one."""
+    return [value] if isinstance(value, str | int | float) else value
+
+
+def _none_if_said(value: Any) -> Any:
+    """TOML has no null."""
+    return None if value == "none" else value
+
+
+Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
+Count: TypeAlias = Annotated[int, Field(ge=1, strict=True)]
+Weight: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Counts: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(_as_list)]
+OneOrMoreWeights: TypeAlias = Annotated[
+    tuple[Weight, ...], Field(min_length=1), BeforeValidator(_as_list)
+]
+
+
+class Section(BaseModel):
+    """A table of the file: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Run(Section):
+    """Where runs go and how many are kept."""
+
+    directory: Annotated[
+        str, Field(min_length=1, description="folder (or s3:// URL) of the runs and what they make")
+    ]
+    keep: Annotated[
+        Count, Field(description="complete runs that are kept, the latest among them")
+    ] = 5
+
+
+class Files(Section):
+    """Files of one data set; names, patterns, or lists of them."""
+
+    features: Annotated[Names, Field(min_length=1, description="files with the feature vectors")]
+    labels: Annotated[
+        Names | None,
+        Field(description="files with the labels, if they are not beside the features"),
+    ] = None
+    ids: Annotated[Names | None, Field(description="files with one id a row")] = None
+    thumbnails: Annotated[Names | None, Field(description="files with one picture a row")] = None
+
+
+class FileSource(Files):
+    """Rows from files: .npy, .npz, .mat, HDF5, IDX, Parquet, Arrow, Zarr."""
+
+    kind: Literal["files"] = "files"
+    features_variable: Annotated[str | None, Field(description="variable of the features")] = None
+    labels_variable: Annotated[str | None, Field(description="variable of the labels")] = None
+    transpose: Annotated[bool, Field(description="whether rows are the last axis")] = False
+    scale: Annotated[
+        float | str | None, Field(description="number or variable that multiplies the features")
+    ] = None
+    class_names: Annotated[
+        str | None, Field(description="file with the names of the classes, one a line")
+    ] = None
+    separator: Annotated[str | None, Field(description="splits text into several labels")] = None
+    unlabelled: Annotated[
+        Literal["error", "drop"], Field(description="what to do about rows without a label")
+    ] = "error"
+    hold_out: Annotated[
+        float | None,
+        Field(gt=0, le=0.5, description="share of the rows that become queries, at random"),
+    ] = None
+    seed: Annotated[int, Field(ge=0, description="seed of the rows that are held out")] = 0
+    queries: Annotated[
+        Files | None, Field(description="files of the queries that the model is judged by")
+    ] = None
+    on_change: Annotated[
+        Literal["refuse", "rebuild"],
+        Field(description="what to do when a file that was read has changed since"),
+    ] = "refuse"
+    on_removal: Annotated[
+        Literal["keep", "refuse", "rebuild"],
+        Field(description="what to do when a file that was read is gone; keep its rows, or not"),
+    ] = "keep"
+    min_age: Annotated[
+        float, Field(ge=0, description="seconds that a file must have been left alone to be read")
+    ] = 0.0
+
+    @model_validator(mode="after")
+    def _one_kind_of_queries(self) -> FileSource:
+        if self.hold_out is not None and self.queries is not None:
+            raise ValueError("hold_out and [source.queries] exclude each other; leave one out")
+        return self
+
+
+class DigitsSource(Section):
+    """The handwritten digits that ship inside scikit-learn; a fifth of them are queries."""
+
+    kind: Literal["digits"]
+
+
+class SyntheticSource(Section):
+    """Gaussian clouds, one a class, of any size."""
+
+    kind: Literal["synthetic"]
+    rows: Annotated[Count, Field(description="rows of the database")]
+    features: Annotated[Count, Field(description="features of a row")] = 512
+    classes: Annotated[Count, Field(ge=2, description="classes")] = 100
+    queries: Annotated[Count, Field(description="rows that the model is judged by")] = 1000
+    spread: Annotated[float, Field(gt=0, description="distance of the classes")] = 0.3
+    seed: Annotated[int, Field(ge=0, description="seed of the random numbers")] = 0
+
+
+Source: TypeAlias = Annotated[
+    FileSource | DigitsSource | SyntheticSource, Field(discriminator="kind")
+]
+
+
+class Store(Section):
+    """How rows are stored. Without a url they lie in the run directory."""
+
+    url: Annotated[str | None, Field(description="path or URL of the feature store")] = None
+    queries_url: Annotated[str | None, Field(description="path or URL of the query store")] = None
+    dtype: Annotated[
+        Literal["float16", "float32", "float64"] | None, Field(description="type of the features")
+    ] = None
+    chunk_rows: Annotated[Count | None, Field(description="rows of a chunk")] = None
+    compression: Annotated[
+        Literal["none", "zstd"] | None, Field(description="compression of the chunks")
+    ] = None
+
+    @model_validator(mode="after")
+    def _two_stores(self) -> Store:
+        if self.url is not None and self.url == self.queries_url:
+            raise ValueError("url and queries_url are the same; queries need a store of their own")
+        return self
+
+
+class Search(Section):
+    """Parameters to choose by cross-validation, each a list, in one scan of the data."""
+
+    folds: Annotated[int, Field(ge=2, description="parts that are left out in turn")] = 5
+    queries: Annotated[Count, Field(description="rows of each part that are looked up")] = 1000
+    n_bits: Annotated[
+        Annotated[Counts, Field(min_length=1)] | None,
+        Field(description="code lengths to try; by default model.n_bits"),
+    ] = None
+    alpha: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
+    beta: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
+    gamma: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
+    ridge: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
+    loss: Annotated[tuple[str, ...] | None, Field(description="values to try")] = None
+    encoder: Annotated[tuple[str, ...] | None, Field(description="values to try")] = None
+    start: Annotated[tuple[str, ...] | None, Field(description="values to try")] = None
+
+    @model_validator(mode="after")
+    def _known_words(self) -> Search:
+        for name in ("loss", "encoder", "start"):
+            for word in getattr(self, name) or ():
+                if word not in CHOICES[name]:
+                    raise ValueError(f"{name} has {word!r}; allowed are {', '.join(CHOICES[name])}")
+        if not self.grid:
+            raise ValueError(
+                "there is nothing to choose from; give alpha, beta or another as a list"
+            )
+        return self
+
+    @property
+    def grid(self) -> dict[str, list[Any]]:
+        """The values to try, by parameter; code lengths are apart."""
+        given = self.model_dump(exclude={"folds", "queries", "n_bits"}, exclude_none=True)
+        return {name: list(values) for name, values in given.items()}
+
+
+class Model(Section):
+    """Parameters of SADIH; those that are not given are its defaults."""
+
+    n_bits: Annotated[Count | None, Field(description="code length")] = None
+    loss: Annotated[Loss | None, Field(description="loss of the codes")] = None
+    solver: Annotated[SolverKind | None, Field(description="updates")] = None
+    start: Annotated[StartKind | None, Field(description="starting codes")] = None
+    encoder: Annotated[Literal["auto"] | EncoderKind | None, Field(description="hash function")] = (
+        None
+    )
+    similarity: Annotated[SimilarityKind | None, Field(description="of labels")] = None
+    anchors: Annotated[
+        Annotated[Count | None, BeforeValidator(_none_if_said)] | None,
+        Field(description='radial basis functions, or "none"'),
+    ] = None
+    sigma: Annotated[float | None, Field(gt=0, description="their width")] = None
+    alpha: Annotated[Weight | None, Field(description="weight of reconstruction")] = None
+    beta: Annotated[Weight | None, Field(description="weight of encoding")] = None
+    gamma: Annotated[Weight | None, Field(description="weight of regularisation")] = None
+    ridge: Annotated[Weight | None, Field(description="penalty of the encoder")] = None
+    max_iter: Annotated[int | None, Field(ge=0, description="iterations of a start")] = None
+    tol: Annotated[Weight | None, Field(description="change that ends the iterations")] = None
+    n_init: Annotated[
+        Count | Literal["auto"] | None, Field(description='starts to try, or "auto"')
+    ] = None
+    block_rows: Annotated[Count | None, Field(description="rows that are read at a time")] = None
+    random_state: Annotated[int | None, Field(ge=0, description="seed")] = None
+    search: Annotated[Search | None, Field(description="parameters to choose")] = None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters that were given."""
+        return {name: getattr(self, name) for name in sorted(self.model_fields_set - {"search"})}
+
+
+class Evaluation(Section):
+    """How the queries are looked up."""
+
+    bits: Annotated[
+        Counts, Field(description="further code lengths, solved from the statistics")
+    ] = ()
+
+
+class Export(Section):
+    """An index file of the codes for FAISS."""
+
+    index: Annotated[
+        Literal["none", "flat", "ivf", "multihash"], Field(description="kind of index")
+    ] = "none"
+    lists: Annotated[Count | None, Field(description="inverted lists")] = None
+    probe: Annotated[Count, Field(description="lists that a search looks into")] = 8
+    hashes: Annotated[Count, Field(description="hash tables")] = 4
+    hash_bits: Annotated[Count | None, Field(description="bits of a key")] = None
+
+
+class Report(Section):
+    """The page with figures."""
+
+    enabled: Annotated[bool, Field(description="whether it is written")] = True
+    title: Annotated[str | None, Field(description="its title")] = None
+
+
+class Gate(Section):
+    """What a model must reach to become the latest."""
+
+    protocol: Annotated[
+        Literal["learned", "encoded"], Field(description="which mean average precision counts")
+    ] = "encoded"
+    map_min: Annotated[Share | None, Field(description="least mean average precision")] = None
+    map_drop_max: Annotated[
+        Share | None, Field(description="how much less than the latest it may have")
+    ] = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether anything is asked for."""
+        return self.map_min is not None or self.map_drop_max is not None
+
+
+class Tls(Section):
+    """Certificates (PEM files); secrets themselves never stand in a configuration."""
+
+    ca_file: Annotated[str | None, Field(description="certificate of the authority")] = None
+    cert_file: Annotated[str | None, Field(description="certificate of this process")] = None
+    key_file: Annotated[str | None, Field(description="its private key")] = None
+    generate: Annotated[
+        bool, Field(description="make certificates for a local cluster, for as long as it runs")
+    ] = False
+
+
+class Cluster(Section):
+    """Where tasks run."""
+
+    kind: Annotated[
+        Literal["threads", "processes", "scheduler", "slurm", "kubernetes"],
+        Field(description="threads or processes of this machine, or a cluster"),
+    ] = "threads"
+    address: Annotated[str | None, Field(description="of a running scheduler")] = None
+    workers: Annotated[Count | None, Field(description="processes")] = None
+    threads: Annotated[Count | None, Field(description="threads of each process")] = None
+    memory_limit: Annotated[
+        str | None, Field(description='what a process may use, such as "4GiB"')
+    ] = None
+    allow_plain_tcp: Annotated[
+        bool, Field(description="whether to speak to other machines without encryption")
+    ] = False
+    tls: Annotated[Tls | None, Field(description="certificates")] = None
+    options: Annotated[
+        dict[str, str | int | float | bool],
+        Field(
+            description="further options of SLURM (queue, account, walltime, cores, memory) or "
+            "Kubernetes (namespace, image, name)"
+        ),
+    ] = {}
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Cluster:
+        """Refuse what no cluster can be, before anything starts."""
+        chosen = self.chosen
+        if self.memory_limit is not None:
+            from dask.utils import parse_bytes
+
+            parse_bytes(self.memory_limit)
+        if chosen.kind == "scheduler":
+            check_address(chosen.address or "", chosen.allow_plain_tcp)
+        return self
+
+    @property
+    def chosen(self) -> ClusterSettings:
+        """The same, as those take it who set Dask up."""
+        tls = {} if self.tls is None else self.tls.model_dump()
+        return ClusterSettings(
+            kind=self.kind,
+            address=self.address,
+            n_workers=self.workers,
+            threads_per_worker=self.threads,
+            memory_limit=self.memory_limit,
+            tls=cluster.Tls(**tls),
+            allow_plain_tcp=self.allow_plain_tcp,
+        ).with_options(self.options)
+
+
+class Settings(Section):
+    """A whole configuration."""
+
+    run: Run
+    source: Source
+    store: Store = Store()
+    model: Model = Model()
+    evaluation: Evaluation = Evaluation()
+    export: Export = Export()
+    report: Report = Report()
+    gate: Gate = Gate()
+    cluster: Cluster = Cluster()
+
+    @model_validator(mode="after")
+    def _gate_needs_queries(self) -> Settings:
+        if self.gate.is_set and not self.has_queries:
+            raise ValueError(
+                "[gate] needs queries to judge a model by; add [source.queries] or source.hold_out"
+            )
+        return self
+
+    @property
+    def has_queries(self) -> bool:
+        """Whether there are queries to judge a model by."""
+        source = self.source
+        return not isinstance(source, FileSource) or bool(source.queries or source.hold_out)

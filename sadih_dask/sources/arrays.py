@@ -1,0 +1,330 @@
+"""How the numbers of an array lie in a file, and how rows are made of them.
+
+A file that may lie inside gzip, and the array in it.
+
+Rows of a plain array in a file: uncompressed, compressed, or loaded into memory.
+
+Sparse matrices as dense row blocks, never as one dense array.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy import ascontiguousarray, moveaxis
+from scipy import sparse
+
+from sadih_dask.errors import FormatError
+from sadih_dask.files.filesystem import head, is_url, open_binary, status
+from sadih_dask.sources.contract import (
+    MAX_DEFLATE_RATIO,
+    Block,
+    OpenOptions,
+    Origin,
+    RowSource,
+    check_memory,
+    check_rows,
+    check_size,
+    native_dtype,
+)
+from sadih_dask.sources.streams import ByteCursor, Lazy
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape and order of an array in a file, and the axis that holds the rows.
+
+    ``fortran`` is column-major order; ``rows_last`` says that the last axis holds the rows.
+    A transposed C array is a Fortran array, so two booleans cover every case:
+
+    >>> Layout((2, 3), fortran=False, rows_last=True).contiguous
+    False
+    >>> Layout((2, 3), fortran=True, rows_last=True).contiguous
+    True
+    """
+
+    shape: tuple[int, ...]
+    fortran: bool = False
+    rows_last: bool = False
+
+    @property
+    def n_rows(self) -> int:
+        """Count the rows."""
+        return self.shape[-1] if self.rows_last else self.shape[0]
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Return the shape of one row."""
+        return self.shape[:-1] if self.rows_last else self.shape[1:]
+
+    @property
+    def rows_first(self) -> tuple[int, ...]:
+        """Return the shape as it is read: rows first."""
+        return (self.n_rows, *self.row_shape) if self.shape else ()
+
+    @property
+    def width(self) -> int:
+        """Count the numbers in a row."""
+        return math.prod(self.row_shape)
+
+    @property
+    def contiguous(self) -> bool:
+        """Tell whether the numbers of a row lie together, so that a row range is one piece."""
+        return self.fortran == self.rows_last or len(self.shape) == 1
+
+    def arrange(self, flat: Block, n_rows: int) -> Block:
+        """Turn numbers in file order into rows, (n_rows, *row_shape).
+
+        When rows are not contiguous, ``flat`` is the row range of each column in turn.
+        """
+        inner = self.row_shape[::-1] if self.fortran else self.row_shape
+        if self.contiguous:
+            rows = flat.reshape(n_rows, *inner)
+        else:
+            rows = moveaxis(flat.reshape(*inner, n_rows), -1, 0)
+        if self.fortran:
+            rows = rows.transpose(0, *range(rows.ndim - 1, 0, -1))
+        return ascontiguousarray(rows)
+
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def is_gzip(path: str) -> bool:
+    """Tell by its first bytes whether a file is gzip."""
+    return head(path).startswith(GZIP_MAGIC)
+
+
+def open_bytes(path: str) -> IO[bytes]:
+    """Open a file for reading, decompressing it if it is gzip."""
+    return open_gzip(path) if is_gzip(path) else open_binary(path)
+
+
+def open_gzip(path: str) -> IO[bytes]:
+    """Open a gzip file for reading."""
+    return cast(IO[bytes], gzip.open(open_binary(path) if is_url(path) else path, "rb"))
+
+
+def array_source(
+    path: str, layout: Layout, stored: np.dtype[Any], offset: int, options: OpenOptions
+) -> RowSource:
+    """Describe the array that starts at ``offset``: read in place, or streamed from gzip."""
+    origin = Origin(path)
+    size, needed = status(path).size, math.prod(layout.shape) * stored.itemsize
+    if is_gzip(path):
+        check_size(origin, needed, size * MAX_DEFLATE_RATIO)
+        opener = partial(open_gzip, path)
+        return streamed_source(origin, layout, stored, offset, opener, options)
+    check_size(origin, needed, size - offset)
+    return plain_source(origin, layout, stored, offset)
+
+
+@dataclass(frozen=True)
+class PlainSource(RowSource):
+    """Numbers that lie uncompressed in a file from ``offset`` on.
+
+    Each read opens the file, seeks and reads. A memory map would count every page it touches as
+    memory of this process, and would end it with SIGBUS if the file shrank meanwhile.
+    """
+
+    layout: Layout
+    stored: np.dtype[Any]
+    offset: int
+
+    def _read(self, start: int, stop: int) -> Block:
+        n_rows = stop - start
+        flat = np.empty(n_rows * self.width, self.stored)
+        with open_binary(self.origin.path) as stream:
+            if self.layout.contiguous:
+                self._fill(stream, start * self.width, flat)
+            else:
+                for column in range(self.width):
+                    run = flat[column * n_rows : (column + 1) * n_rows]
+                    self._fill(stream, column * self.n_rows + start, run)
+        return self.layout.arrange(flat, n_rows)
+
+    def _fill(self, stream: IO[bytes], first: int, out: Block) -> None:
+        stream.seek(self.offset + first * self.stored.itemsize)
+        # IO[bytes] has no readinto, and a plain file has
+        filled = stream.readinto(out.view(np.uint8))  # type: ignore[attr-defined]
+        if filled != out.nbytes:
+            raise EOFError(f"it ends {out.nbytes - filled:,} bytes too early")
+
+
+@dataclass(frozen=True)
+class StreamedSource(RowSource):
+    """Numbers in a compressed stream, contiguous by row: one pass forwards, block by block.
+
+    Reading rows in order decompresses once; going back starts the decompression again.
+    """
+
+    layout: Layout
+    stored: np.dtype[Any]
+    offset: int
+    padding: int
+    cursor: ByteCursor = field(repr=False, compare=False)
+
+    def _read(self, start: int, stop: int) -> Block:
+        row_bytes = self.width * self.stored.itemsize
+        data = self.cursor.read(self.offset + start * row_bytes, (stop - start) * row_bytes)
+        if stop == self.n_rows:
+            self.cursor.expect_end(self.offset + stop * row_bytes + self.padding)
+        return self.layout.arrange(np.frombuffer(data, self.stored), stop - start)
+
+
+@dataclass(frozen=True)
+class LoadedSource(RowSource):
+    """Rows that were loaded whole, on the first read, because their form cannot be streamed.
+
+    Whoever makes one has checked its size against the memory limit first.
+    """
+
+    loaded: Lazy[Block] = field(repr=False, compare=False)
+
+    def _read(self, start: int, stop: int) -> Block:
+        return np.array(self.loaded.get()[start:stop])
+
+
+def plain_source(origin: Origin, layout: Layout, stored: np.dtype[Any], offset: int) -> PlainSource:
+    """Describe an uncompressed array; the caller has checked that the file is long enough."""
+    dtype = native_dtype(origin, stored)
+    check_rows(origin, layout.rows_first, dtype)
+    return PlainSource(origin, layout.n_rows, layout.row_shape, dtype, layout, stored, offset)
+
+
+def streamed_source(
+    origin: Origin,
+    layout: Layout,
+    stored: np.dtype[Any],
+    offset: int,
+    open_stream: Callable[[], IO[bytes]],
+    options: OpenOptions,
+    padding: int = 0,
+) -> RowSource:
+    """Describe a compressed array: streamed if rows are contiguous, otherwise loaded if it fits.
+
+    ``padding`` bytes follow the numbers before the stream ends.
+    """
+    dtype = native_dtype(origin, stored)
+    check_rows(origin, layout.rows_first, dtype)
+    if layout.contiguous:
+        shape = (layout.n_rows, layout.row_shape)
+        cursor = ByteCursor(open_stream)
+        return StreamedSource(origin, *shape, dtype, layout, stored, offset, padding, cursor)
+    # The bytes and the rearranged copy exist together for a moment
+    nbytes = 2 * layout.n_rows * layout.width * stored.itemsize
+    remedy = "Save it uncompressed (np.save) or in row order, or raise the memory limit."
+    check_memory(origin, nbytes, options.memory_limit, remedy)
+    loaded = Lazy(partial(_load, layout, stored, offset, open_stream, padding))
+    return LoadedSource(origin, layout.n_rows, layout.row_shape, dtype, loaded)
+
+
+def _load(
+    layout: Layout,
+    stored: np.dtype[Any],
+    offset: int,
+    open_stream: Callable[[], IO[bytes]],
+    padding: int,
+) -> Block:
+    cursor = ByteCursor(open_stream)
+    size = layout.n_rows * layout.width * stored.itemsize
+    data = cursor.read(offset, size)
+    cursor.expect_end(offset + size + padding)
+    return layout.arrange(np.frombuffer(data, stored), layout.n_rows)
+
+
+@dataclass(frozen=True)
+class CompressedRows(RowSource):
+    """A matrix in compressed sparse rows, its three arrays read as rows themselves.
+
+    Memory is that of the dense block and of its non-zeros; nothing grows with the file.
+    """
+
+    indptr: RowSource
+    indices: RowSource
+    data: RowSource
+
+    def _read(self, start: int, stop: int) -> Block:
+        bounds = self.indptr.read(start, stop + 1).astype(np.int64)
+        lengths = np.diff(bounds)
+        if bounds[0] < 0 or bounds[-1] > self.data.n_rows or (lengths < 0).any():
+            raise ValueError(f"row pointers of rows {start} to {stop} point outside the data")
+        low, high = int(bounds[0]), int(bounds[-1])
+        columns = self.indices.read(low, high)
+        outside = (columns < 0) | (columns >= self.width)
+        if outside.any():
+            # SciPy would write outside the block
+            at = int(outside.argmax())
+            row = start + int(np.searchsorted(bounds - low, at, side="right")) - 1
+            raise ValueError(f"row {row} has a value in column {columns[at]} of {self.width}")
+        values = self.data.read(low, high).astype(self.dtype, copy=False)
+        matrix = sparse.csr_array((values, columns, bounds - low), shape=(stop - start, self.width))
+        block: Block = matrix.toarray()
+        return block
+
+
+@dataclass(frozen=True)
+class LoadedSparse(RowSource):
+    """A sparse matrix held in memory as CSR, given out as dense blocks."""
+
+    loaded: Lazy[Any] = field(repr=False, compare=False)
+
+    def _read(self, start: int, stop: int) -> Block:
+        block: Block = self.loaded.get()[start:stop].toarray()
+        return block
+
+
+def compressed_rows(
+    origin: Origin,
+    shape: tuple[int, int],
+    indptr: RowSource,
+    indices: RowSource,
+    data: RowSource,
+) -> CompressedRows:
+    """Describe a CSR matrix after checking that its arrays fit each other."""
+    lengths_fit = indptr.n_rows == shape[0] + 1 and indices.n_rows == data.n_rows
+    flat = all(part.row_shape == () for part in (indptr, indices, data))
+    integers = indptr.dtype.kind in "iu" and indices.dtype.kind in "iu"
+    if not (lengths_fit and flat and integers):
+        raise FormatError(
+            f"{origin}: the arrays of the sparse matrix do not fit its shape {shape}: "
+            f"{indptr.n_rows} row pointers, {indices.n_rows} column numbers, {data.n_rows} values. "
+            "The file is damaged: save it again."
+        )
+    dtype = native_dtype(origin, data.dtype)
+    if dtype.kind == "b":
+        dtype = np.dtype(np.uint8)
+    check_rows(origin, shape, dtype)
+    return CompressedRows(origin, shape[0], shape[1:], dtype, indptr, indices, data)
+
+
+def loaded_sparse(
+    origin: Origin, rows_last: bool, load: Callable[[str], Any] | None = None
+) -> LoadedSparse:
+    """Describe a sparse matrix that has to be loaded; its size was checked by the caller."""
+    held = Lazy(partial(_load_rows, load or _load_npz, origin, rows_last))
+    matrix = held.get()
+    dtype = native_dtype(origin, matrix.dtype)
+    check_rows(origin, matrix.shape, dtype)
+    return LoadedSparse(origin, matrix.shape[0], (matrix.shape[1],), dtype, held)
+
+
+def _load_npz(path: str) -> Any:
+    with open_binary(path) as stream:
+        return sparse.load_npz(stream)
+
+
+def _load_rows(load: Callable[[str], Any], origin: Origin, rows_last: bool) -> Any:
+    matrix = load(origin.path)
+    if hasattr(matrix, "check_format"):
+        # A forged index would make SciPy write outside its memory
+        matrix.check_format(full_check=True)
+    rows = (matrix.T if rows_last else matrix).tocsr()
+    rows.sum_duplicates()
+    return rows

@@ -1,0 +1,282 @@
+"""Refusals that come before any data is read: memory, row size, element type.
+
+File headers are claims. These checks run on the claims, so that a forged header costs a message
+and not the memory of the machine.
+
+What every source of rows promises, whatever the file format behind it.
+
+A source is a frozen description of where rows lie (file, variable, shape, dtype). Nothing is held
+open in it that could not be opened again, so it can be pickled to a worker or used after a fork.
+Rows are counted from 0, in error messages too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+import tokenize
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sadih_dask.errors import DtypeError, FormatError, InputError, MemoryPlanError, SadihError
+from sadih_dask.files.filesystem import name_of, reaching, status
+
+MAX_ROW_BYTES = 64 * 2**20
+"""No feature vector or thumbnail is this large: a larger row is a damaged or transposed file."""
+
+MAX_DEFLATE_RATIO = 1040
+"""Deflate cannot shrink data more than 1032 times; a header that claims more is forged."""
+
+
+def check_memory(origin: Origin, nbytes: int, limit: int, remedy: str) -> None:
+    """Refuse to load what is larger than the limit, before anything is read."""
+    if nbytes > limit:
+        raise MemoryPlanError(
+            f"{origin}: reading it takes about {nbytes / 2**20:,.0f} MiB of memory, because this "
+            f"form cannot be streamed; {limit / 2**20:,.0f} MiB is allowed. {remedy}"
+        )
+
+
+def check_rows(origin: Origin, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse an array without rows, without columns, or with absurdly large rows.
+
+    ``shape`` has the rows first.
+    """
+    if not shape or min(shape) <= 0:
+        raise InputError(
+            f"{origin}: shape {shape} holds no rows of data. Choose a variable that has rows."
+        )
+    nbytes = math.prod(shape[1:]) * dtype.itemsize
+    if nbytes > MAX_ROW_BYTES:
+        raise FormatError(
+            f"{origin}: a row of shape {shape[1:]} {dtype} is {nbytes / 2**20:,.0f} MiB, more than "
+            f"{MAX_ROW_BYTES // 2**20} MiB. The file is damaged, or it is transposed: "
+            "pass transpose=True if its last axis holds the rows."
+        )
+
+
+def check_size(origin: Origin, needed: int, available: int) -> None:
+    """Refuse an array whose header claims more bytes than the file holds."""
+    if needed > available:
+        raise FormatError(
+            f"{origin}: its header claims {needed:,} bytes of data, but the file can hold only "
+            f"{available:,}. It is truncated or damaged: copy it again."
+        )
+
+
+def native_dtype(origin: Origin, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a dtype in native byte order if it can hold features or labels; refuse the others."""
+    if dtype.hasobject and dtype.kind != "T":
+        raise DtypeError(
+            f"{origin}: holds Python objects, which could run code when they are read, so they "
+            "are refused. Save it as numbers or as fixed-width text: "
+            "np.save(path, np.array(x.tolist()))."
+        )
+    oversized = dtype.kind == "f" and dtype.itemsize > 8
+    if dtype.kind not in "biufUST" or dtype.itemsize == 0 or oversized:
+        raise DtypeError(
+            f"{origin}: elements of type {dtype} have no meaning here. Expected integers, "
+            "floats up to 64 bits, booleans or text: convert the array and save it again."
+        )
+    return dtype.newbyteorder("=")
+
+
+Block: TypeAlias = NDArray[Any]
+
+DEFAULT_MEMORY_LIMIT = 2**30
+"""What a format that cannot be streamed may load, in bytes, unless the caller says otherwise."""
+
+# What the format libraries raise on damaged input. Anything else is a bug and should look like one.
+_DAMAGE = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    IndexError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+    NotImplementedError,
+    RuntimeError,
+    SyntaxError,
+    tokenize.TokenError,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where rows come from: a file, a directory or a URL, and the variable inside it."""
+
+    path: str
+    variable: str | None = None
+
+    def __str__(self) -> str:
+        return self.path if self.variable is None else f"{self.path}:{self.variable}"
+
+    def stamp(self) -> list[object]:
+        """Name, size and modification time or entity tag; zeros for what has none (a folder)."""
+        try:
+            found = status(self.path)
+        except OSError:
+            return [self.path, self.variable, 0, 0]
+        return [name_of(self.path), self.variable, found.size, found.state]
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turn what a format library raises on a bad file into an error that names the file."""
+    try:
+        with reaching(path):
+            yield
+    except (SadihError, ConnectionError):
+        raise
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        raise InputError(
+            f"{path}: cannot be opened ({error.strerror or error}). "
+            "Check the name and that it may be read."
+        ) from error
+    except _DAMAGE as error:
+        reason = str(error) or type(error).__name__
+        raise FormatError(
+            f"{path}: damaged, truncated or not what it seems ({reason}). "
+            "Copy or export the file again."
+        ) from error
+
+
+@dataclass(frozen=True)
+class Source(ABC):
+    """Rows of a file, of any form. Subclasses say what a row is."""
+
+    origin: Origin
+    n_rows: int
+
+    def locate(self, row: int) -> str:
+        """Name a row for an error message: file, variable and row number in that file."""
+        return f"{self.origin} row {row}"
+
+    def files(self) -> tuple[str, ...]:
+        """Return the paths that the rows are read from."""
+        return (self.origin.path,)
+
+    def fingerprint(self) -> str:
+        """Hash names, sizes, modification times and shape: cheap, changes when the files do.
+
+        The folder is not part of it, so a data set may be moved. Nothing is read.
+        """
+        text = json.dumps([*self.stamps(), self.shape_note()])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def stamps(self) -> list[list[object]]:
+        """Return what identifies the state of each file."""
+        return [self.origin.stamp()]
+
+    def describe(self) -> str:
+        """Say in one line what is read from where."""
+        return f"{self.origin} ({self.shape_note()})"
+
+    @abstractmethod
+    def shape_note(self) -> str:
+        """Say shape and element type, as in ``60000 x 512 float16``."""
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.n_rows:
+            raise InputError(
+                f"{self.origin}: rows {start} to {stop} were asked for, "
+                f"but it has rows 0 to {self.n_rows}."
+            )
+
+
+@dataclass(frozen=True)
+class RowSource(Source):
+    """Rows that are arrays of one shape and dtype, read by row range."""
+
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def width(self) -> int:
+        """Count the numbers in a row."""
+        return math.prod(self.row_shape)
+
+    def read(self, start: int, stop: int) -> Block:
+        """Read rows ``start`` to ``stop`` as (stop - start, *row_shape), native byte order.
+
+        Memory is that of the block (and of one compressed chunk) unless the class says otherwise.
+        """
+        self._check_range(start, stop)
+        with reading(self.origin.path):
+            block = self._read(start, stop)
+        expected = (stop - start, *self.row_shape)
+        if block.shape != expected:
+            raise FormatError(
+                f"{self.origin}: rows {start} to {stop} came as shape {block.shape}, "
+                f"expected {expected}. The file changed after it was opened: open it again."
+            )
+        return block.astype(self.dtype, copy=False)
+
+    @abstractmethod
+    def _read(self, start: int, stop: int) -> Block: ...
+
+    def shape_note(self) -> str:
+        """Say shape and element type, as in ``60000 x 512 float16``."""
+        shape = " x ".join(map(str, (self.n_rows, *self.row_shape)))
+        return f"{shape} {'text' if self.dtype.kind in 'OUST' else self.dtype}"
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """A list per row: row i owns ``values[offsets[i]:offsets[i + 1]]``."""
+
+    values: Block
+    offsets: NDArray[np.int64]
+
+    @property
+    def row_of_value(self) -> NDArray[np.int64]:
+        """Return the row that each value belongs to."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+
+@dataclass(frozen=True)
+class RaggedSource(Source):
+    """Rows that are lists of different lengths: label lists."""
+
+    def read(self, start: int, stop: int) -> Ragged:
+        """Read the lists of rows ``start`` to ``stop``."""
+        self._check_range(start, stop)
+        with reading(self.origin.path):
+            return self._read(start, stop)
+
+    @abstractmethod
+    def _read(self, start: int, stop: int) -> Ragged: ...
+
+    def shape_note(self) -> str:
+        """Say that each row is a list."""
+        return f"{self.n_rows} lists"
+
+
+@dataclass(frozen=True)
+class OpenOptions:
+    """How the caller wants a variable to be read.
+
+    ``rows_last`` takes the last axis as rows (the c x n of papers and of MATLAB users);
+    ``n_rows`` is the row count that labels must have, where it is known; ``as_lists`` reads a
+    column of integer lists as label lists, not as vectors.
+    """
+
+    rows_last: bool = False
+    memory_limit: int = DEFAULT_MEMORY_LIMIT
+    n_rows: int | None = None
+    as_lists: bool = False

@@ -1,0 +1,358 @@
+"""Features, thumbnails and ids of a data set, from whatever files it comes in.
+
+Several files as one source: names and globs expanded, shards checked against each other.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sadih_dask.errors import DtypeError, InputError, NoFilesError, NonFiniteError
+from sadih_dask.files.filesystem import is_url, matches
+from sadih_dask.sources.contract import (
+    DEFAULT_MEMORY_LIMIT,
+    Block,
+    OpenOptions,
+    Origin,
+    Ragged,
+    RaggedSource,
+    RowSource,
+    Source,
+)
+from sadih_dask.sources.formats import open_file
+from sadih_dask.sources.text import texts_of
+from sadih_dask.sources.variables import Purpose
+
+
+@dataclass(frozen=True)
+class View(RowSource):
+    """Another source seen differently; names and state are those of the inner one."""
+
+    inner: RowSource
+
+    def locate(self, row: int) -> str:
+        """Name the row as the inner source does."""
+        return self.inner.locate(row)
+
+    def files(self) -> tuple[str, ...]:
+        """Return the inner source's paths."""
+        return self.inner.files()
+
+    def stamps(self) -> list[list[object]]:
+        """Return the state of the inner source's files."""
+        return self.inner.stamps()
+
+
+@dataclass(frozen=True)
+class FeatureRows(View):
+    """Rows as vectors of finite numbers, scaled if the file keeps a scale beside them."""
+
+    scale: tuple[float, ...] | None
+
+    def _read(self, start: int, stop: int) -> Block:
+        block = self.inner.read(start, stop).reshape(stop - start, self.width)
+        if block.dtype.kind == "f":
+            self._check_finite(block, start)
+        if self.scale is not None:
+            block = block.astype(self.dtype) * np.asarray(self.scale, self.dtype)
+        return block
+
+    def _check_finite(self, block: Block, start: int) -> None:
+        # A sum is finite only if every term is; it may overflow, so a bad sum is only a suspicion
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(block.sum(dtype=np.float64)):
+                return
+        bad = np.argwhere(~np.isfinite(block))
+        if len(bad):
+            row, column = (int(i) for i in bad[0])
+            raise NonFiniteError(
+                f"{self.locate(start + row)}, column {column}: is {block[row, column]}. Features "
+                "must be finite: drop the row or fill the value."
+            )
+
+
+@dataclass(frozen=True)
+class IdRows(View):
+    """One integer or text per row, none missing."""
+
+    def _read(self, start: int, stop: int) -> Block:
+        block = self.inner.read(start, stop).reshape(stop - start)
+        if self.dtype.kind == "T":
+            names = texts_of(block, lambda position: self.locate(start + position))
+            if "" in names:
+                row = start + names.index("")
+                raise InputError(f"{self.locate(row)}: has no id. Every row needs one.")
+            return np.array(names, self.dtype)
+        if block.dtype.kind == "u" and (block > np.iinfo(np.int64).max).any():
+            row = start + int((block > np.iinfo(np.int64).max).argmax())
+            raise InputError(f"{self.locate(row)}: the id does not fit into 63 bits.")
+        return block
+
+
+def open_features(
+    paths: Paths,
+    variable: str | None = None,
+    *,
+    transpose: bool = False,
+    scale: str | float | None = None,
+    memory_limit: int = DEFAULT_MEMORY_LIMIT,
+) -> RowSource:
+    """Open feature vectors: (n_rows, width) blocks of finite numbers in the file's own dtype.
+
+    ``paths`` is a file, a glob, a Zarr directory or URL, or a list of them, read as shards.
+    Without ``variable`` the only variable with two or more axes is taken, or the only one of
+    those with a usual name (features, data, X, embedding, ...). Rows lie along the first axis,
+    as MATLAB or HDF5 shows it, unless ``transpose`` says the last. Images are flattened.
+    ``scale`` is a number, or a variable of the same file, that multiplies each row (float32).
+    """
+    options = OpenOptions(rows_last=transpose, memory_limit=memory_limit)
+    source = _open_rows(paths, variable, "features", options)
+    if source.dtype.kind not in "biuf":
+        raise DtypeError(
+            f"{source.origin}: features must be numbers, found {source.shape_note()}. "
+            "Choose another variable."
+        )
+    if not source.row_shape:
+        raise InputError(
+            f"{source.origin}: has one number per row ({source.shape_note()}), expected vectors. "
+            "Choose another variable, or reshape it to (n, 1)."
+        )
+    factors = _scale_factors(source, scale, memory_limit)
+    dtype = source.dtype if factors is None else np.dtype(np.float32)
+    if dtype.kind == "b":
+        dtype = np.dtype(np.uint8)
+    return FeatureRows(source.origin, source.n_rows, (source.width,), dtype, source, factors)
+
+
+def open_thumbnails(
+    paths: Paths, variable: str | None = None, *, n_rows: int | None = None
+) -> RowSource:
+    """Open small pictures: uint8 blocks (rows, height, width) or (rows, height, width, 3)."""
+    source = _open_rows(paths, variable, "thumbnails", OpenOptions())
+    grey, colour = len(source.row_shape) == 2, source.row_shape[2:] == (3,)
+    if source.dtype != np.uint8 or not (grey or colour):
+        raise InputError(
+            f"{source.origin}: thumbnails must be uint8 of shape (n, h, w) or (n, h, w, 3), "
+            f"found {source.shape_note()}. Convert the pictures."
+        )
+    check_row_count(source, n_rows, "thumbnails")
+    return source
+
+
+def open_ids(paths: Paths, variable: str | None = None, *, n_rows: int | None = None) -> RowSource:
+    """Open row ids: int64 or text (``StringDType``), one a row."""
+    source = _open_rows(paths, variable, "ids", OpenOptions(n_rows=n_rows))
+    if source.width != 1 or source.dtype.kind not in "iuUST":
+        raise InputError(
+            f"{source.origin}: ids must be one integer or text per row, "
+            f"found {source.shape_note()}. Choose another variable."
+        )
+    check_row_count(source, n_rows, "ids")
+    text = source.dtype.kind in "UST"
+    dtype: np.dtype[Any] = np.dtypes.StringDType() if text else np.dtype(np.int64)
+    return IdRows(source.origin, source.n_rows, (), dtype, source)
+
+
+def check_row_count(source: Source, n_rows: int | None, what: str) -> None:
+    """Refuse what has another number of rows than the features."""
+    if n_rows is not None and source.n_rows != n_rows:
+        raise InputError(
+            f"{source.origin}: has {source.n_rows:,} {what} for {n_rows:,} rows of features. "
+            "Each row needs exactly one: check that both come from the same files."
+        )
+
+
+def _open_rows(
+    paths: Paths, variable: str | None, purpose: Purpose, options: OpenOptions
+) -> RowSource:
+    names = expand(paths)
+    source = join([open_file(name, variable, purpose, options) for name in names])
+    if isinstance(source, RaggedSource):
+        raise InputError(
+            f"{source.origin}: holds lists of different lengths, which cannot be {purpose}. "
+            "Choose another variable."
+        )
+    return source
+
+
+def _scale_factors(
+    source: RowSource, scale: str | float | None, memory_limit: int
+) -> tuple[float, ...] | None:
+    if scale is None:
+        return None
+    if not isinstance(scale, str):
+        return (float(scale),) * source.width
+    options = OpenOptions(memory_limit=memory_limit)
+    held = open_file(source.files()[0], scale, "ids", options)
+    if not isinstance(held, RowSource) or held.width * held.n_rows not in (1, source.width):
+        raise InputError(
+            f"{held.origin}: is {held.shape_note()}, but a scale has one number, or one for each "
+            f"of the {source.width} columns."
+        )
+    factors: NDArray[np.float64] = held.read(0, held.n_rows).astype(np.float64).ravel()
+    if not np.isfinite(factors).all():
+        raise NonFiniteError(f"{held.origin}: a scale must be finite.")
+    return tuple(np.broadcast_to(factors, source.width).tolist())
+
+
+Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+_MAGIC = re.compile(r"[*?\[]")
+
+
+def expand(paths: Paths) -> tuple[str, ...]:
+    """Resolve names and globs to files; a glob sorts numbers as numbers (2 before 10).
+
+    >>> expand("x.npy")
+    ('x.npy',)
+    """
+    given = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    found: list[str] = []
+    for name in given:
+        item = fspath(name)
+        if _MAGIC.search(item) and (is_url(item) or not Path(item).exists()):
+            matching = sorted(matches(item), key=_natural)
+            if not matching:
+                raise NoFilesError(f"{item}: no file matches. Check the pattern and the folder.")
+            found += matching
+        else:
+            found.append(item)
+    if not found:
+        raise InputError("No source file was given. Name at least one.")
+    if len(set(found)) < len(found):
+        twice = next(name for name, count in Counter(found).items() if count > 1)
+        raise InputError(f"{twice}: was given twice. Its rows would be counted twice.")
+    return tuple(found)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    pieces = re.split(r"(\d+)", name)
+    return [(int(p), "") if p.isdigit() else (-1, p) for p in pieces]
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """The arithmetic of shards: which rows of which shard make a row range."""
+
+    starts: tuple[int, ...]
+
+    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (shard, first row in it, end row in it)."""
+        shard = max(bisect_right(self.starts, start) - 1, 0)
+        while start < stop:
+            end = min(stop, self.starts[shard + 1])
+            yield shard, start - self.starts[shard], end - self.starts[shard]
+            start, shard = end, shard + 1
+
+    def find(self, row: int) -> tuple[int, int]:
+        """Return the shard of a row and the row's number in it."""
+        shard = min(bisect_right(self.starts, row), len(self.starts) - 1) - 1
+        return shard, row - self.starts[shard]
+
+
+@dataclass(frozen=True)
+class JoinedRows(RowSource):
+    """Shards of equal rows, one after the other."""
+
+    parts: tuple[RowSource, ...]
+    joined: _Joined
+
+    def _read(self, start: int, stop: int) -> Block:
+        out = np.empty((stop - start, *self.row_shape), self.dtype)
+        at = 0
+        for shard, first, end in self.joined.pieces(start, stop):
+            out[at : at + end - first] = self.parts[shard].read(first, end)
+            at += end - first
+        return out
+
+    def locate(self, row: int) -> str:
+        """Name the shard and the row in it."""
+        shard, inner = self.joined.find(row)
+        return self.parts[shard].locate(inner)
+
+    def files(self) -> tuple[str, ...]:
+        """Return the paths of all shards."""
+        return tuple(name for part in self.parts for name in part.files())
+
+    def stamps(self) -> list[list[object]]:
+        """Return the state of every shard."""
+        return [stamp for part in self.parts for stamp in part.stamps()]
+
+
+@dataclass(frozen=True)
+class JoinedLists(RaggedSource):
+    """Shards of lists, one after the other."""
+
+    parts: tuple[RaggedSource, ...]
+    joined: _Joined
+
+    def _read(self, start: int, stop: int) -> Ragged:
+        pieces = [self.parts[s].read(i, j) for s, i, j in self.joined.pieces(start, stop)]
+        lengths = np.concatenate([[0], *(np.diff(piece.offsets) for piece in pieces)])
+        # Lists without any label carry no type of their own
+        values = [p.values for p in pieces if len(p.values)] or [np.empty(0, np.int64)]
+        return Ragged(np.concatenate(values), np.cumsum(lengths, dtype=np.int64))
+
+    def locate(self, row: int) -> str:
+        """Name the shard and the row in it."""
+        shard, inner = self.joined.find(row)
+        return self.parts[shard].locate(inner)
+
+    def files(self) -> tuple[str, ...]:
+        """Return the paths of all shards."""
+        return tuple(name for part in self.parts for name in part.files())
+
+    def stamps(self) -> list[list[object]]:
+        """Return the state of every shard."""
+        return [stamp for part in self.parts for stamp in part.stamps()]
+
+
+def join(parts: Sequence[RowSource | RaggedSource]) -> RowSource | RaggedSource:
+    """Make one source of shards; shards of another form, width or dtype are refused."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    joined = _Joined((0, *accumulate(part.n_rows for part in parts)))
+    origin = Origin(f"{first.origin} and {len(parts) - 1} more")
+    same = tuple(part for part in parts if isinstance(part, RowSource))
+    lists = tuple(part for part in parts if isinstance(part, RaggedSource))
+    if same and lists:
+        raise InputError(
+            f"{lists[0].origin} and {same[0].origin} hold rows of different form: "
+            "lists in one, single values or vectors in the other. Ingest them apart."
+        )
+    if lists:
+        return JoinedLists(origin, joined.starts[-1], lists, joined)
+    _check_alike(same, lambda part: part.row_shape, "row shape", InputError)
+    _check_alike(same, _element, "element type", DtypeError)
+    dtype = np.result_type(*(part.dtype for part in same))
+    return JoinedRows(origin, joined.starts[-1], same[0].row_shape, dtype, same, joined)
+
+
+def _element(part: RowSource) -> str:
+    return "text" if part.dtype.kind in "UST" else str(part.dtype)
+
+
+def _check_alike(
+    parts: Sequence[RowSource],
+    feature: Callable[[RowSource], object],
+    name: str,
+    error: type[InputError | DtypeError],
+) -> None:
+    for part in parts[1:]:
+        if feature(part) != feature(parts[0]):
+            raise error(
+                f"{part.origin} has {name} {feature(part)}, but {parts[0].origin} has "
+                f"{feature(parts[0])}. Shards of one data set must agree: convert one of them."
+            )

@@ -1,0 +1,122 @@
+"""Which format a file is: by its first bytes, then by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sadih_dask.errors import FormatError, InputError
+from sadih_dask.files.filesystem import head
+from sadih_dask.sources import arrow, hdf5, matlab, numpy_files, text, zarr_arrays
+from sadih_dask.sources.arrays import GZIP_MAGIC, open_gzip
+from sadih_dask.sources.contract import OpenOptions, RaggedSource, RowSource, reading
+from sadih_dask.sources.variables import Purpose, Variable, choose
+
+_KNOWN = ".npy, .npz, .mat, HDF5, IDX, Parquet, Arrow/Feather, CSV/TSV/TXT, a Zarr directory"
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format: how its variables are listed, and how one of them is opened."""
+
+    name: str
+    list_variables: Callable[[str, OpenOptions], tuple[Variable, ...]]
+    open_variable: Callable[[str, Variable, OpenOptions], RowSource | RaggedSource]
+
+
+NPY = Format("NumPy array", numpy_files.list_npy, numpy_files.open_npy)
+NPZ = Format("NumPy archive", numpy_files.list_npz, numpy_files.open_npz)
+MATLAB = Format("MATLAB v5", matlab.list_variables, matlab.open_variable)
+HDF5 = Format("HDF5", hdf5.list_variables, hdf5.open_variable)
+IDX = Format("IDX", numpy_files.list_idx, numpy_files.open_idx)
+COLUMNS = Format("Parquet or Arrow", arrow.list_variables, arrow.open_variable)
+TEXT = Format("text", text.list_variables, text.open_variable)
+ZARR = Format("Zarr", zarr_arrays.list_variables, zarr_arrays.open_variable)
+
+
+def detect(path: str) -> Format:
+    """Recognise the format of a file, a Zarr directory or a URL."""
+    if zarr_arrays.is_zarr(path):
+        return ZARR
+    if Path(path).is_dir():
+        raise InputError(
+            f"{path}: is a directory without Zarr metadata. "
+            f"Name its files, for example '{path}/*.npy'."
+        )
+    with reading(path):
+        outer = head(path)
+        inner = _inner_head(path) if outer.startswith(GZIP_MAGIC) else outer
+    found = _by_magic(inner) or _by_suffix(path, inner)
+    if found is None or (found not in (NPY, IDX, TEXT) and inner is not outer):
+        raise FormatError(
+            f"{path}: is not in a format that can be read; it starts with {outer[:8]!r}. "
+            f"Expected one of: {_KNOWN}."
+        )
+    return found
+
+
+def list_variables(path: str) -> tuple[Variable, ...]:
+    """List what a file holds, with shapes; nothing but headers is read."""
+    return detect(path).list_variables(path, OpenOptions())
+
+
+def find(
+    path: str, variable: str | None, purpose: Purpose, options: OpenOptions
+) -> tuple[Format, Variable]:
+    """Recognise a file and choose the variable that serves a purpose."""
+    found = detect(path)
+    if found is TEXT and purpose in ("features", "thumbnails"):
+        raise FormatError(
+            f"{path}: text holds labels or ids, not {purpose}. "
+            "Save the numbers as .npy: np.save(path, np.loadtxt(...))."
+        )
+    variables = found.list_variables(path, options)
+    # A file of one array knows no name for it, so any name is right
+    wanted = None if found in (NPY, IDX) else variable
+    return found, choose(path, variables, wanted, purpose)
+
+
+def open_found(
+    path: str, found: Format, variable: Variable, options: OpenOptions
+) -> RowSource | RaggedSource:
+    """Open what ``find`` returned."""
+    return found.open_variable(path, variable, options)
+
+
+def open_file(
+    path: str, variable: str | None, purpose: Purpose, options: OpenOptions
+) -> RowSource | RaggedSource:
+    """Open the variable of a file that serves a purpose."""
+    return open_found(path, *find(path, variable, purpose, options), options)
+
+
+def _inner_head(path: str) -> bytes:
+    with open_gzip(path) as stream:
+        return stream.read(1024)
+
+
+def _by_magic(head: bytes) -> Format | None:
+    prefixes = {
+        b"\x93NUMPY": NPY,
+        b"PK\x03\x04": NPZ,
+        b"PK\x05\x06": NPZ,
+        b"PAR1": COLUMNS,
+        b"ARROW1": COLUMNS,
+        b"\xff\xff\xff\xff": COLUMNS,
+        _HDF5_MAGIC: HDF5,
+    }
+    for prefix, found in prefixes.items():
+        if head.startswith(prefix):
+            return found
+    if head[512:520] == _HDF5_MAGIC:
+        return HDF5
+    if matlab.is_matlab5(head):
+        return MATLAB
+    return IDX if numpy_files.is_idx(head) else None
+
+
+def _by_suffix(path: str, head: bytes) -> Format | None:
+    is_text = b"\0" not in head and any(s in text.SUFFIXES for s in Path(path).suffixes)
+    return TEXT if is_text else None

@@ -1,0 +1,23 @@
+"""Names for the array types that the package passes around.
+
+The words that choose between variants; nothing is imported here, so that they cost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Bytes: TypeAlias = NDArray[np.uint8]
+Array: TypeAlias = NDArray[Any]
+
+
+EncoderKind: TypeAlias = Literal["posterior", "ridge", "orthogonal", "lemma"]
+Loss: TypeAlias = Literal["l21", "l1"]
+SimilarityKind: TypeAlias = Literal["shared-label", "cosine"]
+SolverKind: TypeAlias = Literal["exact", "paper"]
+StartKind: TypeAlias = Literal["separated", "random"]
