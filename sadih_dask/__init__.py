@@ -42,7 +42,7 @@ _CARDS = {
     "sadih_dask.retrieval.nearest": ["Neighbours", "WithinRadius"],
     "sadih_dask.stores.codes": ["CodeStore"],
     "sadih_dask.stores.features": ["FeatureStore"],
-    "sadih_dask.ingest.ingest": ["Ingested"],
+    "sadih_dask.ingest.ingestion": ["Ingested"],
 }
 """Types that `sadih_dask.report.notebook.html` has cards for, by the module that defines them."""
 

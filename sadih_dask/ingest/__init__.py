@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from sadih_dask.ingest.changes import Changes, compare
 from sadih_dask.ingest.holdout import HoldOut
-from sadih_dask.ingest.ingest import Ingested, Mode, ingest
+from sadih_dask.ingest.ingestion import Ingested, Mode, ingest
 from sadih_dask.ingest.inputs import DataFiles, Unlabelled
 
 __all__ = ["Changes", "DataFiles", "HoldOut", "Ingested", "Mode", "Unlabelled", "compare", "ingest"]

@@ -33,6 +33,7 @@ from sadih_dask.compute import tree as fill
 from sadih_dask.compute import tree as pairs
 from sadih_dask.compute.codes import StoreCodes
 from sadih_dask.compute.evaluate import Count, LabelledCodes
+from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreLabels, StoreRows
 from sadih_dask.compute.search import Nearest
 
@@ -93,7 +94,7 @@ class Jobs:
 
     def fit(self, n_rows: int) -> None:
         """The one pass."""
-        scan.scan(StoreRows(self.store, 0, n_rows), scan.Reduction(BLOCK_ROWS, None, None))
+        scan.scan(StoreRows(self.store, 0, n_rows), Reduction(BLOCK_ROWS, None, None))
 
     def encode(self, n_rows: int) -> None:
         """Codes of all rows, with the allocation of their store."""

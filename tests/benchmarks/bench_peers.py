@@ -25,7 +25,7 @@ PRELUDE = """
 import json, re, sys, time, warnings
 warnings.simplefilter("ignore")
 import dask, numpy as np
-from sadih_dask.storage import FeatureStore
+from sadih_dask.stores import FeatureStore
 dask.config.set(scheduler="threads", num_workers=2)
 store, bits = FeatureStore.open(sys.argv[1]), int(sys.argv[2])
 def blocks():

@@ -17,6 +17,7 @@ from dask.order import order
 from sadih_dask.compute import checkpoint as resume
 from sadih_dask.compute import encode, scan
 from sadih_dask.compute import tree as fill
+from sadih_dask.compute.reduction import Reduction
 from sadih_dask.stores.layout import default_chunk_rows
 from tests.benchmarks.bench_graph import graph_of, not_run
 
@@ -69,7 +70,7 @@ def scan_tasks(
         ranges = resume._cut(n_rows, node, resume.ROWS_PER_STATISTIC * checkpoint_width)
         if len(ranges) >= resume.FEWEST_PARTS:
             parts = resume.Parts(ranges, files="files", columns=checkpoint_width)  # type: ignore[arg-type]
-    reduction = scan.Reduction(BLOCK_ROWS, None, None)
+    reduction = Reduction(BLOCK_ROWS, None, None)
     with (
         not_run(),
         dask.config.set(num_workers=threads),

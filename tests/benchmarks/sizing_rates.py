@@ -25,6 +25,7 @@ from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute import scan
 from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.encode import HashRows
+from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import unique_name
 from sadih_dask.ingest import DataFiles, ingest
@@ -34,7 +35,7 @@ from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.model.solve import learn
 from tests.benchmarks.sizing_graph import BLOCK_ROWS
-from tests.clusters import dask_processes
+from tests.support.clusters import dask_processes
 
 FEATURES = (128, 512, 1024)
 ANCHORS = (0, 1000, 3000)
@@ -67,7 +68,7 @@ def of_rows(folder: Path) -> list[dict[str, float]]:
             anchors = AnchorMap.from_sample(sample, m, rng) if m else None
             projection = rng.standard_normal((m or d, N_BITS))
             encoder = HashRows(HashFunction(anchors, projection, np.zeros(N_BITS)))
-            reduction = scan.Reduction(BLOCK_ROWS, N_CLASSES, anchors)
+            reduction = Reduction(BLOCK_ROWS, N_CLASSES, anchors)
             scanning = best(partial(scan._scan_range, rows, 0, n_rows, reduction))
             encoding = best(partial(_encode, rows, encoder))
             found.append(

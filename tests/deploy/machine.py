@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tests.deploy.manifests import DEPLOY, ROOT, Command
-from tests.killing import end_groups
+from tests.support.killing import end_groups
 
 BIN = Path(sys.executable).parent
 HEALTH = DEPLOY / "image" / "healthcheck.py"

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.blobs import blobs
 from tests.deploy.machine import (
     HEALTH,
     PATIENCE,
@@ -36,6 +35,7 @@ from tests.deploy.manifests import (
     standing_cluster,
     unit_command,
 )
+from tests.support.blobs import blobs
 
 
 @pytest.fixture

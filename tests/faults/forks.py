@@ -217,7 +217,7 @@ def _import_everything() -> None:
 
     for name in ("distributed", "faiss", "matplotlib.figure", "sadih_dask.runs.run"):
         importlib.import_module(name)
-    for command in ("ingest", "fit", "encode", "evaluate", "export", "verify", "run"):
+    for command in ("ingest", "models", "codes", "stores", "runs"):
         importlib.import_module(f"sadih_dask.cli.{command}")
     names = [task.joinpath("comm").read_text() for task in Path("/proc/self/task").iterdir()]
     started = [name for name in names if not name.startswith("jemalloc")]

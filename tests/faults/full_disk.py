@@ -34,8 +34,8 @@ WEIGHTS = {"ingest": 6, "fit": 4, "encode": 6, "export": 3, "evaluate": 1}
 TRIED_AGAIN = 0.3
 """Share of trials in which the command is repeated while the disk is still full."""
 UNCHECKED = """
-from sadih_dask.storage.ingest import driver
-driver.check_space = lambda *_, **__: None
+from sadih_dask.ingest import ingestion
+ingestion.check_space = lambda *_, **__: None
 from sadih_dask.cli import main
 main()
 """

@@ -17,11 +17,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.clusters import DaskProcesses, dask_processes
 from tests.faults.forks import Forks
 from tests.faults.jobs import Job, Run, Size
 from tests.faults.table import Outcome, main
 from tests.faults.workers import SIZE, stage_of
+from tests.support.clusters import DaskProcesses, dask_processes
 
 N_WORKERS = 2
 BOUND = 60.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sadih_dask.cli import main
-from tests.commands import Here
+from tests.support.commands import Here
 
 
 @pytest.fixture

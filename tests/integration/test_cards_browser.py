@@ -15,8 +15,8 @@ from nbformat import v4
 from sadih_dask import CodeStore, FeatureStore, evaluate_model, search
 from sadih_dask.report import figures
 from sadih_dask.report.notebook import html
-from tests.browsers import Visit, launched, luminance
-from tests.reports import digits
+from tests.support.browsers import Visit, launched, luminance
+from tests.support.reports import digits
 
 # Style sheets that follow colour themes, and no scripts from elsewhere.
 JUPYTERLAB: dict[str, Any] = {

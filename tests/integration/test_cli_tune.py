@@ -9,8 +9,8 @@ import pytest
 
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.jobs.tune import tune
-from tests.commands import Here
-from tests.training import counted_reads, of_features, rows
+from tests.support.commands import Here
+from tests.support.training import counted_reads, of_features, rows
 
 QUICK = ("--anchors", "none", "--n-init", 2, "--max-iter", 2, "--block-rows", 128)
 SEARCH = ("--bits", 4, "--bits", 8, "--alpha", 0.01, "--alpha", 5, "--beta", 0.1, "--beta", 10)

@@ -15,7 +15,7 @@ import pytest
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.cluster import ClusterSettings, Slurm, Tls, running
 from sadih_dask.cluster.launchers import job_options
-from tests.training import FAST, rows, same_bits
+from tests.support.training import FAST, rows, same_bits
 
 jobqueue = pytest.importorskip("dask_jobqueue.slurm")
 

@@ -17,8 +17,8 @@ from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute import encode as encoding
 from sadih_dask.errors import ConflictError, InputError, LabelError, NonFiniteError, SadihError
 from sadih_dask.stores import CodeStore
-from tests.clusters import processes
-from tests.training import FAST, counted_reads, rows
+from tests.support.clusters import processes
+from tests.support.training import FAST, counted_reads, rows
 
 
 @pytest.fixture(autouse=True)

@@ -18,12 +18,12 @@ from sadih_dask.errors import ConflictError, IncompleteError
 from sadih_dask.ingest import DataFiles, ingest
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.settle import settle
-from tests.killing import blocks_written, wait_until
+from tests.support.killing import blocks_written, wait_until
 
 N_OLD, N_NEW, CHUNK = 1003, 2401, 8
 APPEND = """
 import sys, time
-from sadih_dask.storage.ingest import DataFiles, ingest
+from sadih_dask.ingest import DataFiles, ingest
 url, pause, *files = sys.argv[1:]
 def slow(*_):
     time.sleep(float(pause))
@@ -208,7 +208,7 @@ def test_two_appends_at_once_one_is_told_to_wait(url: Path, old: Path, new: Path
 def test_an_append_to_a_full_disk_goes_on_when_there_is_room(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sadih_dask.ingest.ingest.check_space", lambda *_, **__: None)
+    monkeypatch.setattr("sadih_dask.ingest.ingestion.check_space", lambda *_, **__: None)
     first, second = saved(tmp_path / "a.npy", 0, 10), saved(tmp_path / "b.npy", 10, 100_000)
     url, ballast = small_disk / "s", small_disk / "ballast"
     ingest(DataFiles(first), url, chunk_rows=4096)

@@ -18,7 +18,7 @@ from sadih_dask.files.filesystem import connect
 from sadih_dask.files.lease import LOCK_KEY, Holder
 from sadih_dask.ingest import DataFiles, compare, ingest
 from sadih_dask.stores import FeatureStore
-from tests.commands import Here
+from tests.support.commands import Here
 
 s3fs = pytest.importorskip("s3fs")
 
@@ -193,7 +193,7 @@ def test_missing_credentials_and_servers_are_no_traceback(
 
 SLOW = """
 import sys, time
-from sadih_dask.storage.ingest import DataFiles, ingest
+from sadih_dask.ingest import DataFiles, ingest
 url, mode, *files = sys.argv[1:]
 def slow(done, total):
     print(done, flush=True)

@@ -16,9 +16,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 from sadih_dask import FeatureStore
-from tests.clusters import ROOT, processes
-from tests.commands import Here
-from tests.training import rows
+from tests.support.clusters import ROOT, processes
+from tests.support.commands import Here
+from tests.support.training import rows
 
 BLOCK = CHUNK = 64
 NODE = 8 * BLOCK
@@ -27,7 +27,7 @@ WORDS = ["--bits", 16, "--n-init", 1, "--max-iter", 1, "--block-rows", BLOCK, "-
 
 COUNTING = """
 import os, time
-from sadih_dask.storage import reader
+from sadih_dask.stores import reader
 
 def count_reads(log, pause):
     real = reader.read_chunk

@@ -16,8 +16,8 @@ from sadih_dask.compute import similarity
 from sadih_dask.compute.similarity import MANY_GROUPS, TaskedSharedLabel, tasked_similarity
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.similarity import SharedLabel
-from tests.clusters import processes
-from tests.training import same_bits
+from tests.support.clusters import processes
+from tests.support.training import same_bits
 
 N_CLASSES = 40
 

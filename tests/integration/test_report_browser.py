@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sadih_dask.report.page import WrittenFile, write_report
-from tests.browsers import SCREENS, Visit, launched
-from tests.reports import HOSTILE, digits, digits_report, hostile_report
+from tests.support.browsers import SCREENS, Visit, launched
+from tests.support.reports import HOSTILE, digits, digits_report, hostile_report
 
 # An element is seen if it has a size and lies inside the page.
 FIGURES = """

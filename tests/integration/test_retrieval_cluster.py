@@ -11,7 +11,7 @@ from distributed import Client, LocalCluster
 
 from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate, evaluate_model, search
 from sadih_dask.errors import InputError, IntegrityError
-from tests.rankings import random_codes
+from tests.support.rankings import random_codes
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from sadih_dask import SADIH, FeatureStore
-from tests.clusters import processes
-from tests.training import FAST, Array, rows, same_bits, same_statistics
+from tests.support.clusters import processes
+from tests.support.training import FAST, Array, rows, same_bits, same_statistics
 
 CASES = [
     pytest.param(multi_label, anchors, dtype, id=f"{form}-{anchors}-{dtype}")

@@ -17,8 +17,8 @@ from distributed import Client, LocalCluster
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.errors import IntegrityError, LabelError, NonFiniteError
 from sadih_dask.learning.statistics import Statistics
-from tests.clusters import processes
-from tests.training import FAST, Array, rows, same_bits
+from tests.support.clusters import processes
+from tests.support.training import FAST, Array, rows, same_bits
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,11 @@ from sadih_dask.learning.problem import State
 from sadih_dask.learning.solver import Schedule, alternate, starting_state
 from sadih_dask.learning.start import random_codes
 from sadih_dask.learning.updates import MAX_SWEEPS
-from tests import dense
-from tests.dense import Array
-from tests.groups import KINDS, Twins, varied
-from tests.problems import Problem as Rows
-from tests.problems import problems
+from tests.support import dense
+from tests.support.dense import Array
+from tests.support.groups import KINDS, Twins, varied
+from tests.support.problems import Problem as Rows
+from tests.support.problems import problems
 
 ITERATIONS = 6
 WAYS: list[tuple[dense.Loss, dense.Solver]] = [

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sadih_dask import SADIH
-from tests.blobs import QUICK, blobs, same_model, tagged_blobs
+from tests.support.blobs import QUICK, blobs, same_model, tagged_blobs
 
 few = settings(max_examples=8, deadline=None)
 encoders = st.sampled_from(["auto", "ridge", "posterior"])

@@ -17,7 +17,7 @@ from sadih_dask.learning.updates import (
     encoder_printed,
 )
 from sadih_dask.types import Floats, Loss
-from tests.groups import varied
+from tests.support.groups import varied
 
 ITERATIONS = 6
 BATCH = 40

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.retrieval import nearest
 from sadih_dask.retrieval.histograms import hamming_histograms
-from tests.rankings import naive_distances, random_codes
+from tests.support.rankings import naive_distances, random_codes
 
 shapes = st.tuples(
     st.integers(0, 400),  # rows

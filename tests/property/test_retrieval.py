@@ -12,7 +12,7 @@ from sadih_dask.learning.labels import group_rows
 from sadih_dask.retrieval.codes import distances, n_bytes, pack, unpack
 from sadih_dask.retrieval.histograms import Histograms, hamming_histograms
 from sadih_dask.retrieval.metrics import average_precision, precision_at
-from tests import orders
+from tests.support import orders
 
 some = settings(max_examples=60, deadline=None)
 

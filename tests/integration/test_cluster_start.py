@@ -1,0 +1,235 @@
+"""The same results on clusters as a deployment starts them, encrypted or not, and on threads."""
+
+import hashlib
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click import UsageError
+from distributed import Client
+from threadpoolctl import threadpool_info
+
+from sadih_dask import SADIH, FeatureStore
+from sadih_dask.cli import commands
+from sadih_dask.cluster import ClusterSettings, Tls, running
+from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.run import run, unique_name
+from sadih_dask.errors import ClusterError
+from sadih_dask.stores import CodeStore
+from tests.support.clusters import DaskProcesses, TlsFiles, dask_processes, tls_files
+from tests.support.training import FAST, rows, same_bits
+
+COMMAND = Path(sys.executable).with_name("sadih")
+QUICK = [
+    "--bits",
+    "16",
+    "--anchors",
+    "20",
+    "--n-init",
+    "2",
+    "--max-iter",
+    "2",
+    "--block-rows",
+    "512",
+]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return tls_files(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[DaskProcesses]:
+    """Workers without a nanny, which nobody has limited to one BLAS thread."""
+    environment = {"OPENBLAS_NUM_THREADS": "2"}
+    with dask_processes(2, nanny=False, environment=environment) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def encrypted(files: TlsFiles) -> Iterator[DaskProcesses]:
+    with dask_processes(2, tls=files) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+    X, y = rows(d=64)
+    return FeatureStore.create(tmp_path_factory.mktemp("data") / "s", X, y, chunk_rows=300)
+
+
+def here(*words: object) -> None:
+    """A command in this process, which saves the time that imports take."""
+    commands([str(word) for word in words], standalone_mode=False)
+
+
+def sadih(*words: object, **environment: str) -> str:
+    done = subprocess.run(
+        [COMMAND, *map(str, words)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stderr
+
+
+def digest(model: Path, codes: Path) -> str:
+    """SHA-256 of a model file and of the codes that it gave."""
+    held = CodeStore.open(codes).read("codes")
+    return hashlib.sha256(model.read_bytes() + held.tobytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def on_threads(tmp_path_factory: pytest.TempPathFactory, store: FeatureStore) -> str:
+    folder = tmp_path_factory.mktemp("threads")
+    here("fit", store.url, folder / "m", *QUICK, "--quiet")
+    here("encode", store.url, folder / "m", folder / "c", "--quiet")
+    return digest(folder / "m", folder / "c")
+
+
+def test_the_commands_on_an_encrypted_cluster(
+    encrypted: DaskProcesses,
+    files: TlsFiles,
+    store: FeatureStore,
+    on_threads: str,
+    tmp_path: Path,
+) -> None:
+    assert encrypted.address.startswith("tls://")
+    flags = ["--tls-ca", files.ca, "--tls-cert", files.cert, "--tls-key", files.key]
+    there = ["--scheduler", encrypted.address]
+    sadih("fit", store.url, tmp_path / "m", *QUICK, *there, *flags)
+    variables = {
+        "SADIH_TLS_CA": str(files.ca),
+        "SADIH_TLS_CERT": str(files.cert),
+        "DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY": str(files.key),
+    }
+    sadih("encode", store.url, tmp_path / "m", tmp_path / "c", *there, **variables)
+    assert digest(tmp_path / "m", tmp_path / "c") == on_threads
+
+
+def test_the_commands_on_a_plain_cluster_of_this_machine(
+    plain: DaskProcesses,
+    store: FeatureStore,
+    on_threads: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    here("fit", store.url, tmp_path / "m", *QUICK, "--scheduler", plain.address)
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", plain.address)
+    here("encode", store.url, tmp_path / "m", tmp_path / "c")
+    assert digest(tmp_path / "m", tmp_path / "c") == on_threads
+    said = capsys.readouterr().err.splitlines()
+    whole = [line.split(":")[0] for line in said if "(100%)" in line]
+    assert whole == ["Scanning", "Encoding"]  # once each
+
+
+def test_an_encrypted_scheduler_lets_no_stranger_in(
+    encrypted: DaskProcesses, files: TlsFiles, tmp_path: Path
+) -> None:
+    openly = encrypted.address.replace("tls://", "tcp://")
+    with (
+        pytest.raises(ClusterError, match="no Dask scheduler answers at tcp://127"),
+        running(ClusterSettings(kind="scheduler", address=openly, connect_timeout=2)),
+    ):
+        pass
+    other = tls_files(tmp_path / "other")  # certificates, but of another authority
+    mixed = Tls(str(files.ca), str(other.cert), str(other.key))
+    settings = ClusterSettings(
+        kind="scheduler", address=encrypted.address, connect_timeout=2, tls=mixed
+    )
+    with (
+        pytest.raises(ClusterError, match="no Dask scheduler answers at tls://"),
+        running(settings),
+    ):
+        pass
+
+
+def test_the_scheduler_speaks_tls(encrypted: DaskProcesses) -> None:
+    host, port = encrypted.address.removeprefix("tls://").split(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection((host, int(port)), timeout=10) as raw,
+        context.wrap_socket(raw) as wrapped,
+    ):
+        assert wrapped.version() in ("TLSv1.2", "TLSv1.3")
+
+
+def test_plain_tcp_to_another_machine_is_refused(store: FeatureStore, tmp_path: Path) -> None:
+    words = ["fit", store.url, tmp_path / "m", *QUICK, "--scheduler", "tcp://192.0.2.1:8786"]
+    with pytest.raises(UsageError, match=r"runs whatever it is sent.*--allow-plain-tcp") as caught:
+        here(*words)
+    assert caught.value.exit_code == 2
+    with pytest.raises(UsageError, match="give them or --scheduler"):
+        here(*words, "--processes", 2)
+    assert not (tmp_path / "m").exists()
+
+
+def test_processes_of_this_machine(store: FeatureStore, tmp_path: Path) -> None:
+    X, y = rows(d=64)
+    expected = SADIH(**FAST, anchors=20).fit(X, y)
+    settings = ClusterSettings(kind="processes", n_workers=2, tls=Tls(generate=True))
+    with running(settings) as place:
+        described = place.describe()
+        found = SADIH(**FAST, anchors=20).fit(store)
+    same_bits(found, expected, tmp_path)
+    assert (described["workers"], described["threads"]) == (2, 2)
+    assert described["address"].startswith("tls://127.0.0.1:")
+    assert described["dashboard"].startswith("http://127.0.0.1:")
+
+
+def blas_threads(pause: float = 0.0) -> list[int]:
+    np.ones((2, 2)) @ np.ones((2, 2))
+    time.sleep(pause)
+    ours = ("numpy", "scipy")  # other tests of this process may have loaded FAISS, with its own
+    return [
+        one["num_threads"]
+        for one in threadpool_info()
+        if one["user_api"] == "blas" and any(name in one["filepath"] for name in ours)
+    ]
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="BLAS has one thread on one core")
+def test_tasks_have_one_blas_thread_also_without_a_nanny(plain: DaskProcesses) -> None:
+    with plain.client() as client:
+        before = client.run(blas_threads)
+        assert {n for found in before.values() for n in found} == {2}
+        name = unique_name("threads")
+        graph = {(name, k): (blas_threads,) for k in range(4)}
+        found = run({**graph, "all": (list, list(graph))}, "all", name)
+        assert {n for one in found for n in one} == {1}
+        assert client.run(blas_threads) == before
+
+
+def test_the_limit_of_one_thread_holds_until_the_last_has_left() -> None:
+    def limited(pause: float) -> list[int]:
+        with one_blas_thread():
+            return blas_threads(pause)
+
+    before = blas_threads()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(limited, [0.01, 0.2, 0.05, 0.4]))
+    assert {n for one in found for n in one} == {1}
+    assert blas_threads() == before
+
+
+def test_a_client_of_ones_own(plain: DaskProcesses, store: FeatureStore, tmp_path: Path) -> None:
+    """The library needs no settings where Dask has a client; threads leave it alone."""
+    with plain.client(), running(ClusterSettings()) as place:
+        assert place.describe()["address"] == plain.address
+        found = SADIH(**FAST, anchors=20).fit(store)
+    same_bits(found, SADIH(**FAST, anchors=20).fit(*rows(d=64)), tmp_path)
+    assert isinstance(place.client, Client)

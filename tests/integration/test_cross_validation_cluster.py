@@ -1,0 +1,73 @@
+"""A search on a cluster of processes: the same bits, and little that travels."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from sadih_dask import SADIH, FeatureStore
+from sadih_dask.compute.folds import FoldReduction, Folds
+from sadih_dask.compute.reduction import Reduction
+from sadih_dask.compute.rows import StoreRows
+from sadih_dask.compute.scan import scan
+from sadih_dask.model.cross_validation import SADIHCV
+from tests.support.clusters import processes
+from tests.support.training import rows, same_bits, same_statistics
+
+GRID = {"alpha": [0.01, 5.0], "beta": [0.1, 10.0]}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with processes(2) as found:
+        yield found
+
+
+def search(**parameters: Any) -> SADIHCV:
+    model = SADIH(n_init=2, max_iter=2, block_rows=128, **parameters)
+    return SADIHCV(model, GRID, n_bits=(4, 8), n_folds=3, n_queries=25)
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("anchors", [None, 40])
+def test_worker_processes_do_not_show(
+    tmp_path: Path, cluster: LocalCluster, multi_label: bool, anchors: int | None
+) -> None:
+    X, y = rows(1500, multi_label=multi_label)
+    store = FeatureStore.create(tmp_path / "s", X, y, chunk_rows=97)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        expected = search(anchors=anchors).fit(X, y)
+    seen: list[tuple[int, int]] = []
+    with Client(cluster):
+        found = search(anchors=anchors).fit(store, solving=lambda *n: seen.append(n))
+    for fold in range(3):
+        name = f"split{fold}_test_score"
+        np.testing.assert_array_equal(found.cv_results_[name], expected.cv_results_[name])
+    assert found.best_params_ == expected.best_params_
+    same_bits(found.best_estimator_, expected.best_estimator_, tmp_path)
+    assert seen[-1][0] == seen[-1][1]
+
+
+def test_folds_and_samples_have_the_same_bits(tmp_path: Path, cluster: LocalCluster) -> None:
+    X, y = rows(3000, 6, dtype="float16")
+    store = FeatureStore.create(tmp_path / "s", X, y, chunk_rows=200)
+    folds = Folds(3000, 5, 12345)
+    sampled = folds.sample(40, np.random.default_rng(0))
+    reduction = FoldReduction(Reduction(128, None, None), folds, sampled)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        expected = scan(StoreRows.of(store), reduction)
+    with Client(cluster):
+        found = scan(StoreRows.of(store), reduction)
+    same_statistics(found.total, expected.total)
+    for one, other in zip(found.folds, expected.folds, strict=True):
+        assert one is not None
+        assert other is not None
+        same_statistics(one, other)
+    assert len(found.sample) == 200
+    np.testing.assert_array_equal(found.sample.rows, sampled)
+    np.testing.assert_array_equal(found.sample.features, X[sampled])
+    np.testing.assert_array_equal(found.sample.labels, y[sampled])

@@ -1,0 +1,209 @@
+"""Real clusters of processes on the loopback interface, for one test module.
+
+`processes` is a cluster that Python starts and looks after; `dask_processes` are the commands that
+a deployment runs, `dask scheduler` and `dask worker`, each a process that a test may kill.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+from distributed.security import Security
+
+from tests.support.killing import end_groups
+
+ROOT = Path(__file__).parents[2]
+DASK = Path(sys.executable).with_name("dask")
+PATIENCE = 60.0
+"""Seconds that a process may take to come up on a busy machine."""
+
+
+@contextmanager
+def processes(n_workers: int) -> Iterator[LocalCluster]:
+    """Workers of one thread each; one that dies is replaced by its nanny.
+
+    Port 0 is any free one, so that modules can run side by side.
+    """
+    with (
+        dask.config.set({"distributed.scheduler.no-workers-timeout": "60s"}),
+        LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            memory_limit="2GiB",
+        ) as found,
+    ):
+        yield found
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """Where a certificate authority, a certificate and its key are, as PEM."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+    @property
+    def flags(self) -> list[str]:
+        """Options of the `dask` commands."""
+        words = ["--tls-ca-file", self.ca, "--tls-cert", self.cert, "--tls-key", self.key]
+        return ["--protocol", "tls", *map(str, words)]
+
+    @property
+    def security(self) -> Security:
+        """What a client connects with."""
+        ends = {
+            f"tls_{role}_{kind}": str(path)
+            for role in ("client", "scheduler", "worker")
+            for kind, path in (("cert", self.cert), ("key", self.key))
+        }
+        return Security(require_encryption=True, tls_ca_file=str(self.ca), **ends)
+
+
+def tls_files(folder: Path) -> TlsFiles:
+    """Write a self-signed certificate, which is its own authority, and its key."""
+    made = Security.temporary()
+    folder.mkdir(parents=True, exist_ok=True)
+    files = TlsFiles(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
+    files.ca.write_text(made.tls_ca_file)
+    files.cert.write_text(made.tls_client_cert)
+    files.key.touch(mode=0o600)
+    files.key.write_text(made.tls_client_key)
+    return files
+
+
+@dataclass
+class DaskProcesses:
+    """A running scheduler and its workers, each in a process group of its own."""
+
+    folder: Path
+    memory_limit: str
+    nanny: bool
+    threads: int
+    tls: TlsFiles | None
+    environment: dict[str, str]
+    address: str = ""
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    scheduler: Any = None
+    _started: list[tuple[subprocess.Popen[bytes], Path]] = field(default_factory=list)
+
+    @property
+    def scheduler_file(self) -> Path:
+        """What `dask worker --scheduler-file` and `Client(scheduler_file=...)` read."""
+        return self.folder / "scheduler.json"
+
+    def start_scheduler(self, port: int = 0) -> None:
+        """Start the scheduler; again at the same port after it was killed, if one is given."""
+        self.scheduler_file.unlink(missing_ok=True)
+        words = ["--port", str(port), "--scheduler-file", str(self.scheduler_file)]
+        self.scheduler = self._start("scheduler", *words)
+        end = time.monotonic() + PATIENCE
+        while not (found := self._read_scheduler_file()):
+            if self.scheduler.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"no scheduler came up:\n{self.log(self.scheduler)}")
+            time.sleep(0.05)
+        self.address = found["address"]
+
+    def _read_scheduler_file(self) -> dict[str, Any] | None:
+        """What it says, once it is there and written to its end."""
+        try:
+            found: dict[str, Any] = json.loads(self.scheduler_file.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        return found
+
+    def start_worker(
+        self, *flags: str, memory_limit: str | None = None, nanny: bool | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start one more worker, without waiting for it; see `wait`."""
+        words = ["--scheduler-file", str(self.scheduler_file), "--nthreads", str(self.threads)]
+        words += ["--memory-limit", memory_limit or self.memory_limit, "--nworkers", "1"]
+        words += ["--nanny" if (self.nanny if nanny is None else nanny) else "--no-nanny"]
+        words += ["--local-directory", str(self.folder / f"spill-{len(self._started)}")]
+        worker = self._start("worker", *words, *flags)
+        self.workers.append(worker)
+        return worker
+
+    def _start(self, command: str, *words: str) -> subprocess.Popen[bytes]:
+        flags = ["--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0", *words]
+        flags += [] if self.tls is None else self.tls.flags
+        log = self.folder / f"{command}-{len(self._started)}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [DASK, command, *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )
+        self._started.append((process, log))
+        return process
+
+    def client(self, **options: Any) -> Client:
+        """A new client; a context manager, current while it is open."""
+        security = None if self.tls is None else self.tls.security
+        return Client(self.address, security=security, timeout=PATIENCE, **options)
+
+    def wait(self, n_workers: int | None = None) -> None:
+        """Wait until that many workers, or all that were started, have joined."""
+        with self.client(set_as_default=False) as client:
+            client.wait_for_workers(n_workers or len(self.workers), timeout=PATIENCE)
+
+    def kill(self, process: subprocess.Popen[bytes], how: int = signal.SIGKILL) -> None:
+        """Send a signal to a process and its children, a nanny's worker among them."""
+        os.killpg(process.pid, how)
+        if how == signal.SIGKILL:
+            process.wait(timeout=PATIENCE)
+
+    def log(self, process: subprocess.Popen[bytes]) -> str:
+        """Everything that a process of this cluster has said."""
+        return next(log for one, log in self._started if one is process).read_text()
+
+    def stop(self) -> None:
+        """Leave no process behind, workers of dead nannies included."""
+        end_groups((process for process, _ in self._started), PATIENCE)
+
+
+@contextmanager
+def dask_processes(
+    n_workers: int,
+    *,
+    tls: TlsFiles | None = None,
+    memory_limit: str = "1GiB",
+    nanny: bool = True,
+    threads: int = 1,
+    environment: dict[str, str] | None = None,
+) -> Iterator[DaskProcesses]:
+    """`dask scheduler` and that many `dask worker`, joined; every process is gone at the end.
+
+    ``environment`` is added to that of the processes, for example Dask's own settings as
+    ``DASK_DISTRIBUTED__...``.
+    """
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    variables = {**os.environ, "PYTHONPATH": path, **(environment or {})}
+    with TemporaryDirectory(prefix="dask-processes-") as folder:
+        found = DaskProcesses(Path(folder), memory_limit, nanny, threads, tls, variables)
+        try:
+            found.start_scheduler()
+            for _ in range(n_workers):
+                found.start_worker()
+            if n_workers:
+                found.wait()
+            yield found
+        finally:
+            found.stop()

@@ -1,0 +1,200 @@
+"""evaluate(): arrays and stores, any chunking, both protocols, against rankings that are sorted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate, evaluate_model
+from sadih_dask.errors import InputError, LabelError
+from sadih_dask.retrieval.evaluation import Evaluation
+from tests.support import rankings
+from tests.support.rankings import naive_distances, random_codes
+
+N_BITS = 12
+
+
+@pytest.fixture(params=["single", "multi"])
+def data(request: pytest.FixtureRequest) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(0)
+    n, q = 700, 33
+    if request.param == "single":
+        labels, asked = rng.integers(0, 5, n), rng.integers(0, 5, q)
+    else:
+        labels, asked = ((rng.random((m, 6)) < 0.3).astype(np.uint8) for m in (n, q))
+        labels[:, 0] |= ~labels.any(axis=1)
+        asked[:, 3] |= ~asked.any(axis=1)
+    return random_codes(rng, n, N_BITS), random_codes(rng, q, N_BITS), labels, asked
+
+
+def assert_equal(a: Evaluation, b: Evaluation) -> None:
+    for name, value in a.to_dict().items():
+        assert value == b.to_dict()[name], name
+
+
+def test_against_sorted_rankings(data) -> None:
+    database, queries, labels, asked = data
+    found = evaluate(database, queries, labels, asked, n_bits=N_BITS, cutoffs=(10,))
+    pairs = naive_distances(queries, database)
+    shares = (
+        labels[None] == asked[:, None] if labels.ndim == 1 else asked.astype(int) @ labels.T > 0
+    )
+    values: dict[str, list[float]] = {"map": [], "map@10": [], "p@10": [], "r@10": []}
+    for i in range(len(queries)):
+        orders = list(rankings.random_orders(pairs[i], shares[i], 300, seed=i))
+        values["map"].append(np.mean([rankings.average_precision(o) for o in orders]))
+        values["map@10"].append(np.mean([rankings.average_precision(o, 10) for o in orders]))
+        values["p@10"].append(np.mean([rankings.precision(o, 10) for o in orders]))
+        values["r@10"].append(np.mean([rankings.recall(o, 10) for o in orders]))
+    assert found.map == pytest.approx(np.mean(values["map"]), abs=1e-3)
+    assert found.map_at[10] == pytest.approx(np.mean(values["map@10"]), abs=5e-3)
+    assert found.precision_at[10] == pytest.approx(np.mean(values["p@10"]), abs=5e-3)
+    assert found.recall_at[10] == pytest.approx(np.mean(values["r@10"]), abs=1e-3)
+    assert found.similar.sum() == shares.sum()
+    assert found.dissimilar.sum() == (~shares).sum()
+    within = [
+        (shares[i] & (pairs[i] <= 2)).sum() / max((pairs[i] <= 2).sum(), 1) for i in range(33)
+    ]
+    assert found.precision_within == pytest.approx(np.mean(within))
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 50, 333, 1000])
+def test_any_chunking_gives_the_same(
+    data, tmp_path: Path, chunk_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, queries, labels, asked = data
+    expected = evaluate(database, queries, labels, asked, n_bits=N_BITS)
+    monkeypatch.setattr("sadih_dask.compute.tree.ROWS_PER_TASK", 30)
+    monkeypatch.setattr("sadih_dask.compute.tree.PARTIAL_BYTES", 16 * 13 * 8)
+    monkeypatch.setattr("sadih_dask.compute.codes.BLOCK_BYTES", 400)
+    codes = CodeStore.create(
+        tmp_path / "c", database, n_bits=N_BITS, model="m", chunk_rows=chunk_rows
+    )
+    rows = FeatureStore.create(tmp_path / "f", np.zeros((700, 2)), labels, chunk_rows=90)
+    query_codes = CodeStore.create(tmp_path / "q", queries, n_bits=N_BITS, model="m")
+    query_rows = FeatureStore.create(tmp_path / "g", np.zeros((33, 2)), asked)
+    for compiled in (0, 2**24):
+        monkeypatch.setattr("sadih_dask.compute.evaluate.FEW_PAIRS", compiled)
+        for scheduler in ("synchronous", "threads"):
+            with dask.config.set(scheduler=scheduler, num_workers=3):
+                found = evaluate(codes, query_codes, rows, query_rows)
+            assert_equal(found, expected)
+    assert_equal(evaluate(codes, queries, labels, asked), expected)
+
+
+def test_rows_that_stand_for_many(data) -> None:
+    database, queries, labels, asked = data
+    rng = np.random.default_rng(1)
+    counts = rng.integers(0, 4, len(database))
+    some = evaluate(database, queries, labels, asked, counts=counts, n_bits=N_BITS)
+    repeated = np.repeat(np.arange(len(database)), counts)
+    all_rows = evaluate(database[repeated], queries, labels[repeated], asked, n_bits=N_BITS)
+    assert_equal(some, all_rows)
+
+
+def test_labels_in_other_forms(data) -> None:
+    database, queries, labels, asked = data
+    expected = evaluate(database, queries, labels, asked, n_bits=N_BITS)
+    if labels.ndim == 2:
+        forms = [(sp.csr_array(labels), sp.csc_matrix(asked)), (labels > 0, asked.astype(float))]
+    else:
+        names = np.array(["e", "d", "c", "b", "a"])
+        forms = [(names[labels], names[asked]), (labels.astype(np.int8), asked.tolist())]
+    for a, b in forms:
+        assert_equal(evaluate(database, queries, a, b, n_bits=N_BITS), expected)
+
+
+def test_what_cannot_be_evaluated(data, tmp_path: Path) -> None:
+    database, queries, labels, asked = data
+    with pytest.raises(LabelError, match="the database: no labels were given"):
+        evaluate(database, queries, None, asked)
+    with pytest.raises(LabelError, match="700 codes but 699 rows of labels"):
+        evaluate(database, queries, labels[1:], asked, n_bits=N_BITS)
+    with pytest.raises(LabelError, match="queries hold 33 codes but 32 rows"):
+        evaluate(database, queries, labels, asked[1:], n_bits=N_BITS)
+    with pytest.raises(LabelError, match="one class a row, or rows of 0 and 1"):
+        evaluate(database, queries, labels, np.ones((33, 4), int), n_bits=N_BITS)
+    with pytest.raises(InputError, match="expected 700 integers"):
+        evaluate(database, queries, labels, asked, counts=np.ones(3, int), n_bits=N_BITS)
+    unlabelled = FeatureStore.create(tmp_path / "f", np.zeros((700, 2)))
+    with pytest.raises(LabelError, match="has no labels; ingest it with --labels"):
+        evaluate(database, queries, unlabelled, asked, n_bits=N_BITS)
+    with pytest.raises(LabelError, match="class names and class numbers"):
+        evaluate(database, queries, np.array(["a"] * 700), np.zeros(33, int), n_bits=N_BITS)
+    store = CodeStore.create(tmp_path / "c", database, n_bits=N_BITS, model="m")
+    with pytest.raises(InputError, match="counts belong to codes in memory"):
+        evaluate(store, queries, labels, asked, counts=np.ones(700, int))
+
+
+@pytest.fixture(params=["single", "multi"])
+def problem(request: pytest.FixtureRequest) -> tuple[SADIH, tuple[np.ndarray, ...]]:
+    rng = np.random.default_rng(2)
+    n, q = 500, 40
+    if request.param == "single":
+        labels = np.array([2, 3, 7, 11])[rng.integers(0, 4, n + q)]
+        centres = rng.standard_normal((12, 8))
+        X = centres[labels] + rng.standard_normal((n + q, 8))
+    else:
+        labels = (rng.random((n + q, 4)) < 0.4).astype(np.uint8)
+        labels[:, 1] |= ~labels.any(axis=1)
+        X = labels @ rng.standard_normal((4, 8)) + rng.standard_normal((n + q, 8))
+    model = SADIH(n_bits=N_BITS, anchors=None, n_init=2, block_rows=64).fit(X[:n], labels[:n])
+    return model, (X[:n], labels[:n], X[n:], labels[n:])
+
+
+def test_both_protocols_of_a_model(problem, tmp_path: Path) -> None:
+    model, (X, y, Q, z) = problem
+    found = evaluate_model(model, (Q, z), (X, y))
+    queries = model.transform(Q)
+    learned = evaluate(model.learned_codes(y), queries, y, z, n_bits=N_BITS)
+    encoded = evaluate(model.transform(X), queries, y, z, n_bits=N_BITS)
+    assert_equal(found.learned, learned)
+    assert_equal(found.encoded, encoded)
+    assert found.learned.map == pytest.approx(model.score(Q, z))
+    assert repr(found).splitlines()[0] == "12 bits, 40 queries, 500 / 500 items in the database"
+
+    rows = FeatureStore.create(tmp_path / "f", X, y, chunk_rows=70)
+    asked = FeatureStore.create(tmp_path / "q", Q, z, chunk_rows=9)
+    for kwargs in ({}, {"codes": model.encode(rows, tmp_path / "c")}):
+        stored = evaluate_model(model, asked, rows, **kwargs)
+        assert_equal(stored.learned, learned)
+        assert_equal(stored.encoded, encoded)
+    assert_equal(evaluate_model(model, (Q, z), rows).encoded, encoded)
+    assert evaluate_model(model, asked).encoded is None
+
+
+def test_queries_of_a_class_that_nobody_has_find_nothing_relevant(problem) -> None:
+    model, (X, y, Q, z) = problem
+    if y.ndim == 2:
+        pytest.skip("multi-hot labels have a column for every class")
+    z = z.copy()
+    z[:4] = 5
+    found = evaluate_model(model, (Q, z), (X, y))
+    assert found.learned.n_without_relevant == found.encoded.n_without_relevant == 4
+
+
+@pytest.mark.parametrize("classes", [np.array(["cat", "dog"]), np.array([-1, 1])])
+def test_classes_that_stores_do_not_have(classes: np.ndarray) -> None:
+    rng = np.random.default_rng(3)
+    y = rng.integers(0, 2, 100)
+    X = rng.standard_normal((100, 4)) + 3 * y[:, None]
+    model = SADIH(n_bits=8, anchors=None).fit(X, classes[y])
+    found = evaluate_model(model, (X, classes[y]), (X, classes[y]))
+    assert found.learned.map == pytest.approx(model.score(X, classes[y]))
+
+
+def test_codes_of_another_model_are_refused(problem, tmp_path: Path) -> None:
+    model, (X, y, Q, z) = problem
+    rows = FeatureStore.create(tmp_path / "f", X, y)
+    codes = CodeStore.create(tmp_path / "c", model.transform(X), n_bits=N_BITS, model="other")
+    with pytest.raises(InputError, match="encode the database with it first"):
+        evaluate_model(model, (Q, z), rows, codes=codes)
+    with pytest.raises(LabelError, match="pass the database that holds them"):
+        evaluate_model(model, (Q, z), codes=codes)
+    model.save(tmp_path / "m", statistics=False)
+    with pytest.raises(InputError, match="saved without statistics"):
+        evaluate_model(SADIH.load(tmp_path / "m"), (Q, z))

@@ -1,0 +1,256 @@
+"""search(): arrays and stores, any chunking, ids, radius, re-ranking, result files."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import dask
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import zarr
+
+from sadih_dask import CodeStore, search
+from sadih_dask.compute.tree import Grid
+from sadih_dask.errors import ConflictError, DtypeError, InputError
+from sadih_dask.jobs.search import write_results
+from sadih_dask.retrieval.codes import unpack
+from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
+from tests.support.rankings import naive_distances, random_codes
+
+N_BITS = 20
+
+
+@pytest.fixture
+def codes() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return random_codes(rng, 4000, N_BITS), random_codes(rng, 37, N_BITS)
+
+
+def store_of(path: Path, codes: np.ndarray, **options) -> CodeStore:
+    return CodeStore.create(path, codes, n_bits=N_BITS, model="m", **options)
+
+
+def naive(database: np.ndarray, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    pairs = naive_distances(queries, database)
+    rows = np.argsort(pairs, axis=1, kind="stable")[:, :k]
+    return rows, np.take_along_axis(pairs, rows, axis=1)
+
+
+def test_arrays(codes) -> None:
+    database, queries = codes
+    found = search(database, queries, 15)
+    rows, distances = naive(database, queries, 15)
+    np.testing.assert_array_equal(found.ids, rows)
+    np.testing.assert_array_equal(found.distances, distances)
+    assert (len(found), found.k) == (37, 15)
+    assert repr(found).startswith("<Neighbours of 37 queries, 15 each, distances ")
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 7, 100, 4000, 10_000])
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+def test_any_chunking_and_scheduler_gives_the_same(
+    codes, tmp_path: Path, chunk_rows: int, scheduler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, queries = codes
+    database = database[:300] if chunk_rows == 1 else database
+    monkeypatch.setattr("sadih_dask.compute.tree.ROWS_PER_TASK", 50)
+    monkeypatch.setattr("sadih_dask.compute.tree.PARTIAL_BYTES", 8 * 15 * 10)
+    monkeypatch.setattr("sadih_dask.compute.codes.BLOCK_BYTES", 600)
+    store = store_of(tmp_path / "c", database, chunk_rows=chunk_rows)
+    asked = store_of(tmp_path / "q", queries, chunk_rows=5)
+    rows, distances = naive(database, queries, 15)
+    done = []
+    with dask.config.set(scheduler=scheduler, num_workers=3):
+        found = search(store, asked, 15, progress=lambda a, b: done.append((a, b)))
+    np.testing.assert_array_equal(found.rows, rows)
+    np.testing.assert_array_equal(found.distances, distances)
+    assert done[-1][0] == done[-1][1] >= 4
+
+
+def test_a_store_is_read_in_small_blocks_and_every_chunk_once(
+    codes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, queries = codes
+    monkeypatch.setattr("sadih_dask.compute.tree.ROWS_PER_TASK", 500)
+    monkeypatch.setattr("sadih_dask.compute.codes.BLOCK_BYTES", 3 * 128)
+    store = store_of(tmp_path / "c", database, chunk_rows=64)
+    read: list[tuple[int, int]] = []
+    real = CodeStore.read
+    monkeypatch.setattr(
+        CodeStore, "read", lambda self, name, a, b: read.append((a, b)) or real(self, name, a, b)
+    )
+    search(store, queries, 3)
+    assert max(b - a for a, b in read) == 128
+    assert all(a % 64 == 0 for a, _ in read)
+    assert sorted(read)[0][0] == 0
+    assert sum(b - a for a, b in read) == len(database)
+
+
+def test_ids_of_the_store_are_carried(codes, tmp_path: Path) -> None:
+    database, queries = codes
+    numbers = np.arange(len(database)) * 10 - 7
+    names = np.array([f"picture {i}" for i in range(len(database))])
+    rows, _ = naive(database, queries, 4)
+    by_number = search(store_of(tmp_path / "n", database, ids=numbers), queries, 4)
+    np.testing.assert_array_equal(by_number.ids, numbers[rows])
+    np.testing.assert_array_equal(by_number.rows, rows)
+    by_name = search(store_of(tmp_path / "t", database, ids=names), queries, 4)
+    np.testing.assert_array_equal(by_name.ids, names[rows])
+    within = search(store_of(tmp_path / "w", database, ids=names), queries, radius=1)
+    np.testing.assert_array_equal(within.ids, names[within.rows])
+
+
+def test_fewer_rows_than_neighbours_gives_all_rows(codes) -> None:
+    database, queries = codes
+    found = search(database[:6], queries, 100)
+    rows, distances = naive(database[:6], queries, 6)
+    np.testing.assert_array_equal(found.rows, rows)
+    np.testing.assert_array_equal(found.distances, distances)
+    assert search(database[:0], queries, 3).ids.shape == (37, 0)
+    assert search(database, queries[:0], 3).ids.shape == (0, 3)
+    assert search(database[:0], queries, radius=3).lims[-1] == 0
+    assert search(database, queries).k == 10
+
+
+@pytest.mark.parametrize("chunk_rows", [13, 4000])
+def test_radius(codes, tmp_path: Path, chunk_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    database, queries = codes
+    monkeypatch.setattr("sadih_dask.compute.tree.ROWS_PER_TASK", 500)
+    store = store_of(tmp_path / "c", database, chunk_rows=chunk_rows)
+    found = search(store, queries, radius=2)
+    pairs = naive_distances(queries, database)
+    np.testing.assert_array_equal(found.counts, (pairs <= 2).sum(axis=1))
+    for i in range(len(queries)):
+        ids, distances = found.of(i)
+        order = np.argsort(pairs[i], kind="stable")[: len(ids)]
+        np.testing.assert_array_equal(ids, order)
+        np.testing.assert_array_equal(distances, pairs[i][order])
+    assert f"{found.lims[-1]} items of 37 queries" in repr(found)
+    total = int(found.lims[-1])
+    assert search(store, queries, radius=2, max_results=total).lims[-1] == total
+    with pytest.raises(InputError, match=f"more than {total - 1} items"):
+        search(store, queries, radius=2, max_results=total - 1)
+
+
+def test_projections_rerank_the_candidates(codes, tmp_path: Path) -> None:
+    database, queries = codes
+    rng = np.random.default_rng(1)
+    signs = unpack(queries, N_BITS) * 2.0 - 1
+    projections = signs * rng.random(signs.shape)
+    values = projections @ (unpack(database, N_BITS) * 2.0 - 1).T
+    for source in (database, store_of(tmp_path / "c", database, chunk_rows=100)):
+        first = search(source, queries, 50)
+        found = search(source, queries, 8, projections=projections, candidates=50)
+        for i in range(len(queries)):
+            rows = first.rows[i]
+            order = np.argsort(-values[i, rows], kind="stable")[:8]
+            np.testing.assert_array_equal(found.rows[i], rows[order])
+            np.testing.assert_array_equal(found.distances[i], first.distances[i][order])
+    default = search(database, queries, 5, projections=projections)
+    np.testing.assert_array_equal(
+        default.rows, search(database, queries, 5, projections=projections, candidates=50).rows
+    )
+    everything = search(database, queries, 5, projections=projections, candidates=len(database))
+    best = np.argsort(-values, axis=1, kind="stable")[:, :5]
+    np.testing.assert_allclose(
+        np.take_along_axis(values, everything.rows, 1), np.take_along_axis(values, best, 1)
+    )
+
+
+def test_what_cannot_be_searched(codes, tmp_path: Path) -> None:
+    database, queries = codes
+    store = store_of(tmp_path / "c", database)
+    with pytest.raises(InputError, match="k is 0"):
+        search(database, queries, 0)
+    with pytest.raises(InputError, match="not both"):
+        search(database, queries, 3, radius=2)
+    with pytest.raises(InputError, match="radius is -1"):
+        search(database, queries, radius=-1)
+    with pytest.raises(InputError, match="give both or neither"):
+        search(database, queries, 3, candidates=10)
+    with pytest.raises(InputError, match="queries have shape"):
+        search(database, queries[:, :2], 3)
+    with pytest.raises(DtypeError, match=r"model\.transform"):
+        search(database.astype(float), queries, 3)
+    with pytest.raises(InputError, match=r"37 queries of 20 bits have \(37, 20\)"):
+        search(store, queries, 3, projections=np.zeros((36, N_BITS)))
+    other = CodeStore.create(tmp_path / "o", queries, n_bits=N_BITS, model="another")
+    with pytest.raises(InputError, match="codes of two models cannot be compared"):
+        search(store, other, 3)
+    longer = CodeStore.create(tmp_path / "l", queries, n_bits=24, model="m")
+    with pytest.raises(InputError, match="queries have 24 bits and the database 20"):
+        search(store, longer, 3)
+
+
+def test_tasks_cover_all_pairs_once() -> None:
+    for n_queries, n_rows, chunk, most, threads in (
+        (1000, 10**6, 65536, 10**5, 2),
+        (50_000, 10**7, 500_000, 16_000, 4),
+        (3, 10, 1, 100, 8),
+        (0, 0, 5, 10, 2),
+        (1, 10**9, 2**19, 10**4, 2),
+    ):
+        grid = Grid.plan(n_queries, n_rows, chunk, most, threads)
+        for ranges, length in ((grid.queries, n_queries), (grid.rows, n_rows)):
+            assert ranges[0].start == 0
+            assert ranges[-1].stop == length
+            assert all(a.stop == b.start for a, b in pairwise(ranges))
+        assert all(rows.start % chunk == 0 for rows in grid.rows)
+        assert max(len(part) for part in grid.queries) <= most
+
+
+def results(codes, tmp_path: Path) -> tuple[Neighbours, WithinRadius]:
+    database, queries = codes
+    ids = np.array([f"é{i}" for i in range(len(database))])
+    store = store_of(tmp_path / "c", database, ids=ids)
+    return search(store, queries, 3), search(store, queries, radius=1)
+
+
+def test_result_files(codes, tmp_path: Path) -> None:
+    nearest, within = results(codes, tmp_path)
+    table = pq.read_table(write_results(nearest, tmp_path / "r.parquet")).to_pydict()
+    assert table["query"][:4] == [0, 0, 0, 1]
+    assert table["rank"][:4] == [0, 1, 2, 0]
+    assert table["id"] == nearest.ids.reshape(-1).tolist()
+    assert table["row"] == nearest.rows.reshape(-1).tolist()
+    assert table["distance"] == nearest.distances.reshape(-1).tolist()
+    named = np.array([f"q{i}" for i in range(len(nearest))])
+    path = write_results(within, tmp_path / "w.parquet", query_ids=named)
+    table = pq.read_table(path).to_pydict()
+    assert table["query"] == np.repeat(named, within.counts).tolist()
+    with np.load(write_results(within, tmp_path / "w.npz"), allow_pickle=False) as file:
+        np.testing.assert_array_equal(file["lims"], within.lims)
+        np.testing.assert_array_equal(file["ids"], within.ids)
+    database, queries = codes
+    plain = search(database, queries, 3)
+    group = zarr.open_group(write_results(plain, tmp_path / "r.zarr"), mode="r")
+    np.testing.assert_array_equal(group["distances"][:], plain.distances)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "c",
+        "r.parquet",
+        "r.zarr",
+        "w.npz",
+        "w.parquet",
+    ]
+
+
+def test_result_files_are_not_overwritten_by_accident(codes, tmp_path: Path) -> None:
+    database, queries = codes
+    found = search(database, queries, 3)
+    for name in ("r.npz", "r.zarr", "r.parquet"):
+        write_results(found, tmp_path / name)
+        with pytest.raises(ConflictError, match="is there already"):
+            write_results(found, tmp_path / name)
+        write_results(found, tmp_path / name, overwrite=True)
+    with pytest.raises(InputError, match=r"must end in one of \.parquet"):
+        write_results(found, tmp_path / "r.csv")
+    with pytest.raises(InputError, match="is not a folder"):
+        write_results(found, tmp_path / "no" / "r.npz")
+    with pytest.raises(InputError, match="2 query ids were given for 37"):
+        write_results(found, tmp_path / "x.npz", query_ids=np.arange(2))
+    nearest, _ = results(codes, tmp_path)
+    with pytest.raises(InputError, match="no settled type"):
+        write_results(nearest, tmp_path / "t.zarr")
+    assert not list(tmp_path.glob(".*"))

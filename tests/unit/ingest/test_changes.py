@@ -1,0 +1,312 @@
+"""What has changed since a store was made of its files, seen without reading them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sadih_dask.errors import ConflictError, InputError
+from sadih_dask.ingest import Changes, DataFiles, HoldOut, compare, ingest, provenance
+from sadih_dask.jobs.inspect import StoreDescription, inspect
+from sadih_dask.stores import FeatureStore
+
+LONG_AGO = 10**9
+
+
+@pytest.fixture(autouse=True)
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare the disk: that bytes survive a power cut cannot be observed here."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+def saved(path: Path, array: Any, *, age: float = 3600) -> Path:
+    np.save(path, np.asarray(array))
+    moment = time.time() - age
+    os.utime(path, (moment, moment))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Five pairs of a feature file and a label file."""
+    for k in range(5):
+        saved(tmp_path / f"x{k}.npy", np.full((10 + k, 3), k, np.float32))
+        saved(tmp_path / f"y{k}.npy", np.arange(10 + k) % 3)
+    return tmp_path
+
+
+def all_of(folder: Path) -> DataFiles:
+    return DataFiles(str(folder / "x*.npy"), str(folder / "y*.npy"))
+
+
+def names(paths: tuple[str, ...]) -> list[str]:
+    return [Path(path).name for path in paths]
+
+
+def seen(folder: Path, **options: Any) -> Changes:
+    return compare(all_of(folder), folder / "s", **options)
+
+
+def test_before_the_first_ingestion_everything_is_new(folder: Path) -> None:
+    found = seen(folder)
+    assert found.store == "absent"
+    assert names(found.new) == [f"x{k}.npy" for k in range(5)]
+    assert found.n_new_rows == sum(10 + k for k in range(5))
+    assert found.n_new_bytes == sum((folder / f"x{k}.npy").stat().st_size for k in range(5))
+    assert not found.altered
+    assert not found.nothing_to_do
+    assert found.in_words() == ""
+    assert not (folder / "s").exists()
+
+
+def test_afterwards_there_is_nothing_to_do_wherever_the_files_lie(folder: Path) -> None:
+    before = seen(folder)
+    assert before.files is not None
+    ingest(before.files, folder / "s")
+    after = seen(folder)
+    assert after.nothing_to_do
+    assert len(after.unchanged) == 5
+    assert (after.n_new_rows, after.n_new_bytes) == (0, 0)
+    assert after.fingerprint == before.fingerprint
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    for path in folder.glob("[xy]*.npy"):
+        path.rename(elsewhere / path.name)
+    moved = compare(all_of(elsewhere), folder / "s")
+    assert moved.nothing_to_do
+    assert moved.fingerprint == before.fingerprint
+
+
+def test_the_fingerprint_is_the_same_in_another_process(folder: Path) -> None:
+    script = (
+        "import sys; from sadih_dask.ingest import *; f = sys.argv[1];"
+        "print(compare(DataFiles(f + '/x*.npy', f + '/y*.npy'), f + '/s').fingerprint)"
+    )
+    command = [sys.executable, "-c", script, str(folder)]
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert out.stdout.strip() == seen(folder).fingerprint
+
+
+def test_new_changed_and_gone_files_are_told_apart(folder: Path) -> None:
+    ingest(all_of(folder), folder / "s")
+    saved(folder / "x1.npy", np.ones((11, 3), np.float32), age=10)
+    (folder / "x3.npy").unlink()
+    (folder / "y3.npy").unlink()
+    saved(folder / "x9.npy", np.ones((4, 3), np.float32))
+    saved(folder / "y9.npy", np.zeros(4, int))
+    found = seen(folder)
+    assert names(found.new) == ["x9.npy"]
+    assert names(found.changed) == ["x1.npy"]
+    assert found.gone == (str(folder / "x3.npy"),)
+    assert names(found.unchanged) == ["x0.npy", "x2.npy", "x4.npy"]
+    assert found.n_new_rows == 4
+    assert found.altered
+    message = r"changed since their ingestion: .*x1\.npy; no longer among the files: .*x3\.npy\. "
+    with pytest.raises(ConflictError, match=message):
+        found.refuse()
+    with pytest.raises(ConflictError, match=r"x1\.npy was ingested before and has changed since"):
+        ingest(all_of(folder), folder / "s", mode="append")
+    assert found.files is not None
+    rebuilt = ingest(found.files, folder / "s", mode="overwrite")
+    assert rebuilt.store.n_rows == 10 + 11 + 12 + 14 + 4
+    assert seen(folder).nothing_to_do
+
+
+@pytest.mark.parametrize("how", ["size", "time", "contents"])
+def test_any_difference_in_state_counts(folder: Path, how: str) -> None:
+    ingest(all_of(folder), folder / "s")
+    path = folder / "x2.npy"
+    before = path.stat()
+    if how == "size":
+        with path.open("ab") as stream:
+            stream.write(b"\0")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    elif how == "time":
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    else:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert names(seen(folder).changed) == ["x2.npy"]
+
+
+def test_of_many_files_a_few_are_named(folder: Path) -> None:
+    for k in range(10, 20):
+        saved(folder / f"x{k}.npy", np.ones((1, 3), np.float32))
+        saved(folder / f"y{k}.npy", [0])
+    ingest(all_of(folder), folder / "s")
+    for k in range(10, 20):
+        os.utime(folder / f"x{k}.npy", (LONG_AGO, LONG_AGO))
+    with pytest.raises(ConflictError, match=r"x10\.npy, .*x14\.npy and 5 more"):
+        seen(folder).refuse()
+    with pytest.raises(ConflictError, match=r"x10\.npy, .*x14\.npy and 5 more was ingested"):
+        ingest(all_of(folder), folder / "s", mode="append")
+
+
+def test_changed_labels_matter_where_rows_of_the_store_depend_on_them(folder: Path) -> None:
+    ingest(all_of(folder), folder / "s")
+    saved(folder / "y2.npy", np.zeros(12, int), age=10)
+    found = seen(folder)
+    assert names(found.beside) == ["y2.npy"]
+    assert found.altered
+    with pytest.raises(ConflictError, match=r"labels, ids or thumbnails changed: .*y2\.npy"):
+        found.refuse()
+    saved(folder / "x9.npy", np.ones((4, 3), np.float32))
+    saved(folder / "y9.npy", np.zeros(4, int))
+    with pytest.raises(ConflictError, match=r"y2\.npy: was ingested before and has changed since"):
+        ingest(all_of(folder), folder / "s", mode="append")
+    # Alone, the new files have nothing to do with it.
+    new = DataFiles(folder / "x9.npy", folder / "y9.npy")
+    assert ingest(new, folder / "s", mode="append").n_new == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale": 2.0},
+        {"unlabelled": "drop"},
+        {"separator": ";"},
+        {"class_names": ["2", "1", "0"]},
+        {"hold_out": HoldOut(0.25)},
+    ],
+)
+def test_other_options_of_reading_are_noticed(folder: Path, options: dict[str, Any]) -> None:
+    ingest(all_of(folder), folder / "s")
+    found = compare(replace(all_of(folder), **options), folder / "s")
+    assert found.options
+    assert "other options" in found.in_words()
+
+
+def test_class_names_may_go_on(folder: Path) -> None:
+    ingest(all_of(folder), folder / "s")
+    given = replace(all_of(folder), class_names=["0", "1", "2", "3"])
+    assert not compare(given, folder / "s").options
+
+
+def test_files_that_may_still_be_written_wait(folder: Path) -> None:
+    saved(folder / "x3.npy", np.ones((13, 3), np.float32), age=5)
+    saved(folder / "y4.npy", np.arange(14), age=5)
+    found = seen(folder, min_age=60)
+    assert names(found.too_young) == ["x3.npy", "y4.npy"]
+    assert names(found.new) == ["x0.npy", "x1.npy", "x2.npy"]
+    assert "too young to be read yet" in found.in_words()
+    assert found.files is not None
+    assert ingest(found.files, folder / "s").store.n_rows == 10 + 11 + 12
+    assert seen(folder, min_age=60).nothing_to_do
+    later = seen(folder, min_age=1)
+    assert names(later.new) == ["x3.npy", "x4.npy"]
+    assert later.fingerprint != found.fingerprint
+
+
+def test_a_file_that_is_being_written_again_is_not_gone(folder: Path) -> None:
+    ingest(all_of(folder), folder / "s")
+    saved(folder / "x3.npy", np.ones((13, 3), np.float32), age=5)
+    found = seen(folder, min_age=60)
+    assert names(found.too_young) == ["x3.npy"]
+    assert found.n_gone == 0
+    assert names(seen(folder, min_age=1).changed) == ["x3.npy"]
+
+
+def test_all_wait_for_a_file_that_serves_all(folder: Path) -> None:
+    y = saved(folder / "labels.npy", np.zeros(60, int), age=5)
+    files = DataFiles(str(folder / "x*.npy"), y)
+    found = compare(files, folder / "s", min_age=60)
+    assert found.files is None
+    assert names(found.too_young) == ["labels.npy"]
+    assert found.new == ()
+    assert found.n_gone == 0
+    assert compare(files, folder / "s", min_age=1).files is not None
+
+
+def test_a_date_in_the_future_does_not_wait_for_ever(folder: Path) -> None:
+    saved(folder / "x3.npy", np.ones((13, 3), np.float32), age=-10_000)
+    assert seen(folder, min_age=60).too_young == ()
+
+
+def test_an_ingestion_that_was_begun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ingest(all_of(folder), folder / "s", progress=stop)
+    found = seen(folder)
+    assert (found.store, found.goes_on) == ("begun", True)
+    assert len(found.new) == 5
+    os.utime(folder / "y1.npy", (LONG_AGO, LONG_AGO))
+    assert not seen(folder).goes_on
+    with pytest.raises(ConflictError, match=r"files that have changed since: .*y1\.npy"):
+        ingest(all_of(folder), folder / "s", mode="append")
+
+
+def test_a_store_that_keeps_no_names_of_its_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "MAX_NAMES", 7)
+    ingest(all_of(folder), folder / "s")
+    for k in range(5):
+        (folder / f"x{k}.npy").rename(folder / f"z{k}.npy")
+    found = compare(DataFiles(str(folder / "z*.npy"), str(folder / "y*.npy")), folder / "s")
+    assert names(found.gone) == ["x0.npy", "x1.npy"]
+    assert found.n_gone == 5
+    assert "x1.npy, 3 files without a known name" in found.in_words()
+
+
+def test_a_store_of_an_earlier_release_opens_but_cannot_be_compared(folder: Path) -> None:
+    files = DataFiles(folder / "x0.npy", folder / "y0.npy")
+    record = {
+        "fingerprint": "f",
+        "files": "0123456789ab0123456789abcdef 1123456789ab0123456789abcdef",
+    }
+    FeatureStore.create(folder / "s", np.ones((4, 3), np.float32), np.zeros(4, int))
+    FeatureStore.open(folder / "s").append(
+        np.ones((1, 3), np.float32), [0], properties={"ingested": record}, class_names=["a"]
+    )
+    described = inspect(folder / "s")
+    assert isinstance(described, StoreDescription)
+    assert described.n_source_files == 2
+    assert FeatureStore.open(folder / "s").n_rows == 5
+    for call in (compare, lambda f, s: ingest(f, s, mode="append")):
+        with pytest.raises(ConflictError, match="earlier release, which marked its 2 source files"):
+            call(files, folder / "s")
+
+
+def test_a_store_that_was_not_made_of_files(folder: Path) -> None:
+    FeatureStore.create(
+        folder / "s", np.ones((4, 3), np.float32), np.zeros(4, np.int32), class_names=["0"]
+    )
+    found = seen(folder)
+    assert len(found.new) == 5
+    assert not found.altered
+    assert ingest(all_of(folder), folder / "s", mode="append").n_new == 60
+    assert seen(folder).nothing_to_do
+
+
+def test_a_missing_file_is_named(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.npy: cannot be opened"):
+        compare(DataFiles(folder / "nowhere.npy"), folder / "s")
+
+
+def test_rows_of_many_files_are_estimated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sadih_dask.ingest.changes._MOST_OPENED", 2)
+    found = seen(folder)
+    assert abs(found.n_new_rows - 60) <= 6
+
+
+def test_zarr_folders_are_known_by_their_metadata(tmp_path: Path) -> None:
+    rows = np.ones((6, 2), np.float32)
+    FeatureStore.create(tmp_path / "source", rows, np.zeros(6, int), chunk_rows=4)
+    files = DataFiles(tmp_path / "source", features_variable="features")
+    ingest(files, tmp_path / "s")
+    assert compare(files, tmp_path / "s").nothing_to_do
+    FeatureStore.open(tmp_path / "source").append(rows, np.zeros(6, int))
+    assert names(compare(files, tmp_path / "s").changed) == ["source"]

@@ -1,0 +1,144 @@
+"""Hash functions: each by its definition, on rows."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sadih_dask.learning.encoders import (
+    HashFunction,
+    group_scores_to_codes,
+    hash_function,
+    orthogonal_encoder,
+    ridge_encoder,
+)
+from sadih_dask.learning.features import AnchorMap
+from sadih_dask.learning.problem import Problem, State
+from sadih_dask.learning.solver import starting_state
+from sadih_dask.learning.statistics import Statistics
+from sadih_dask.learning.updates import encoder_printed
+from tests.support import dense
+from tests.support.blobs import blobs, tagged_blobs
+
+KINDS = ["posterior", "ridge", "orthogonal", "lemma"]
+
+
+def pose(
+    features: Any, labels: Any, n_bits: int = 6, ridge: float = 0.01
+) -> tuple[Statistics, Problem, State, Any]:
+    """Statistics, problem, a state with random codes, and the code of every row, (l, n)."""
+    statistics = Statistics.of_block(features, labels)
+    problem = Problem.from_statistics(statistics, n_bits, ridge=ridge)
+    codes = np.random.default_rng(0).choice([-1.0, 1.0], size=(n_bits, len(statistics.groups)))
+    sets = np.unique(dense.label_matrix(labels), axis=1)
+    order = [  # the group of every row
+        next(
+            k
+            for k in range(len(statistics.groups))
+            if np.array_equal(statistics.groups.matrix.toarray()[k], column)
+        )
+        for column in dense.label_matrix(labels).T
+    ]
+    assert sets.shape[1] == len(statistics.groups)
+    return statistics, problem, starting_state(problem, codes), codes[:, order]
+
+
+@pytest.mark.parametrize("make", [blobs, tagged_blobs])
+@pytest.mark.parametrize("lam", [1e-5, 0.01, 10.0])
+def test_ridge_is_the_regression_of_every_row_code(make: Any, lam: float) -> None:
+    features, labels = make()
+    _, problem, state, B = pose(features, labels, ridge=lam)
+    P, intercept = ridge_encoder(problem, state.B)
+    expected, mean_code = dense.ridge(dense.standardise(features.T), B, lam)
+    np.testing.assert_allclose(P, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(intercept, mean_code, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("anchors", [None, 9])
+def test_standardisation_is_folded_in(kind: Any, anchors: int | None) -> None:
+    features, labels = blobs()
+    features = features * [1, 100, 0.01, 3, 1] + [0, 1e4, 5, -3, 1]
+    anchor_map = None
+    if anchors is not None:
+        anchor_map = AnchorMap.from_sample(features, anchors, np.random.default_rng(0))
+    mapped = features if anchor_map is None else anchor_map(features)
+    statistics, problem, state, B = pose(mapped, labels)
+    X = dense.standardise(mapped.T)
+    if kind == "ridge":
+        P, intercept = ridge_encoder(problem, state.B)
+        expected = P @ X + intercept[:, None]
+    elif kind == "posterior":
+        A = problem.regression.A
+        likely = np.maximum(A.T @ X + problem.regression.share[:, None], 0.0) ** 2
+        expected = state.B @ likely
+    elif kind == "orthogonal":
+        expected = orthogonal_encoder(problem, state) @ X
+    else:
+        expected = encoder_printed(problem, state) @ X
+    function = hash_function(kind, statistics, problem, state, anchor_map)
+    assert function.n_bits == 6 == len(B)
+    found = function.project(features)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected.T, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("make", [blobs, tagged_blobs])
+@pytest.mark.parametrize("n_bits", [2, 4, 5, 7])
+def test_orthogonal_is_orthogonal_and_no_worse_than_the_lemma(make: Any, n_bits: int) -> None:
+    features, labels = make(80, 5, 4)
+    _, problem, state, _ = pose(features, labels, n_bits)
+    P1 = orthogonal_encoder(problem, state)
+    few = P1 @ P1.T if n_bits <= 5 else P1.T @ P1
+    np.testing.assert_allclose(few, np.eye(len(few)), atol=1e-10)
+    X = dense.standardise(features.T)
+    V = state.W.T @ dense.label_matrix(labels)
+    lemma = encoder_printed(problem, state)
+    whole = dense.polar(V @ X.T)  # the lemma's, completed where its SVD is not of full rank
+    for other in (lemma if np.linalg.matrix_rank(lemma) == min(n_bits, 5) else whole, whole):
+        assert np.sum((V - P1 @ X) ** 2) <= np.sum((V - other @ X) ** 2) * (1 + 1e-9)
+
+
+def test_lemma_is_the_polar_factor() -> None:
+    features, labels = blobs(80, 6, 5)
+    _, problem, state, _ = pose(features, labels, 3)
+    X, Y = dense.standardise(features.T), dense.label_matrix(labels)
+    expected = dense.p1_paper(X, state.W.T @ Y)
+    np.testing.assert_allclose(encoder_printed(problem, state), expected, atol=1e-8)
+
+
+def test_posterior_takes_the_vote_of_the_likely_groups() -> None:
+    scores = np.array([[0.9, 0.2, -0.1]])
+    B = np.array([[1.0, -1.0, 1.0], [-1.0, 1.0, 1.0]])
+    by_vote = 0.81 * B[:, 0] + 0.04 * B[:, 1]
+    np.testing.assert_allclose(group_scores_to_codes("posterior", scores, B), [by_vote])
+    np.testing.assert_allclose(group_scores_to_codes("ridge", scores, B), [B @ scores[0]])
+
+
+@pytest.mark.parametrize("kind", ["posterior", "ridge"])
+def test_group_scores_tell_what_the_hash_function_says(kind: Any) -> None:
+    """What the forecast judges codes by is what `project` will do."""
+    features, labels = tagged_blobs()
+    statistics, problem, state, _ = pose(features, labels)
+    scores = (problem.regression.A.T @ dense.standardise(features.T)).T + problem.regression.share
+    np.testing.assert_allclose(
+        hash_function(kind, statistics, problem, state, None).project(features),
+        group_scores_to_codes(kind, scores, state.B),
+        atol=1e-9,
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_without_information(kind: Any) -> None:
+    features, labels = np.ones((12, 3)), np.arange(12) % 3
+    statistics, problem, state, _ = pose(features, labels)
+    found = hash_function(kind, statistics, problem, state, None).project(features)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found, found[:1].repeat(12, axis=0), atol=1e-12)
+
+
+def test_scores_of_integer_features_are_double_precision() -> None:
+    function = HashFunction(None, np.eye(2), np.array([0.5, -0.5]))
+    found = function.project(np.array([[2**53 - 1, 1]], np.int64))
+    assert found.dtype == np.float64
+    assert found.tolist() == [[2.0**53 - 1 + 0.5, 0.5]]

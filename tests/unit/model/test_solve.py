@@ -1,0 +1,58 @@
+"""Families of solves: what is shared changes no bit of any of them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from sadih_dask import SADIH
+from sadih_dask.model.solve import SHARED_PARAMETERS, Family, learn
+from tests.support.blobs import QUICK, blobs, tagged_blobs
+
+MEMBERS = [
+    (0.01, 0.1, 1e-3, "l21", "exact"),
+    (5.0, 10.0, 0.0, "l21", "exact"),
+    (0.01, 10.0, 1.0, "l1", "exact"),
+    (0.0, 0.0, 1e-3, "l21", "exact"),
+    (1.0, 1.0, 1e-3, "l21", "paper"),
+    (5.0, 0.1, 0.5, "l1", "paper"),
+    (0.01, 0.1, 1e-3, "l21", "exact"),
+]
+"""Weights, loss and solver; the last is as the first, after all the others."""
+
+
+def noisy(multi_label: bool) -> tuple[Any, Any]:
+    X, y = tagged_blobs(240, 6, 4) if multi_label else blobs(240, 6, 5)
+    return X + np.random.default_rng(5).normal(scale=1.5, size=X.shape), y
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("n_bits", [4, 24])
+@pytest.mark.parametrize("encoder", ["auto", "posterior", "ridge", "orthogonal", "lemma"])
+def test_members_of_a_family_have_the_bits_of_a_solve(
+    multi_label: bool, n_bits: int, encoder: Any
+) -> None:
+    X, y = noisy(multi_label)
+    shared = SADIH(n_bits=n_bits, encoder=encoder, anchors=None, **QUICK)
+    statistics = shared.fit(X, y).statistics_
+    assert statistics is not None
+    family = Family(shared, statistics, 3)
+    for alpha, beta, gamma, loss, solver in MEMBERS:
+        member = clone(shared).set_params(
+            alpha=alpha, beta=beta, gamma=gamma, loss=loss, solver=solver
+        )
+        expected = learn(member, statistics, None, 3)
+        state = family.solve(member)
+        np.testing.assert_array_equal(state.B, expected.codes)
+        function = family.hash_function(state)
+        np.testing.assert_array_equal(function.projection, expected.hash_function.projection)
+        np.testing.assert_array_equal(function.offset, expected.hash_function.offset)
+        assert (function.mixture is None) == (expected.hash_function.mixture is None)
+
+
+def test_every_parameter_is_shared_varied_or_decided_by_the_scan() -> None:
+    """A new parameter of the estimator must be put into one of these."""
+    varied = {"alpha", "beta", "gamma", "loss", "solver", "max_iter", "tol"}
+    scanned = {"anchors", "sigma", "block_rows", "random_state"}
+    assert set(SADIH().get_params()) == varied | scanned | set(SHARED_PARAMETERS)

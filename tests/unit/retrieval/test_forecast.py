@@ -1,0 +1,95 @@
+"""The forecast of retrieval quality, against what held-out rows then do."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from sadih_dask.learning.encoders import hash_function
+from sadih_dask.learning.labels import group_rows
+from sadih_dask.learning.problem import Problem, State
+from sadih_dask.learning.solver import starting_state
+from sadih_dask.learning.statistics import Statistics
+from sadih_dask.retrieval.codes import pack
+from sadih_dask.retrieval.forecast import Forecast
+from sadih_dask.retrieval.histograms import hamming_histograms
+from sadih_dask.retrieval.metrics import mean_average_precision
+from tests.support.blobs import tagged_blobs
+
+
+def with_codes(problem: Problem, B: Any) -> State:
+    return starting_state(problem, np.asarray(B, np.float64))
+
+
+def random_codes(problem: Problem, seed: int) -> Any:
+    rng = np.random.default_rng(seed)
+    return rng.choice([-1.0, 1.0], size=(problem.l, len(problem.N)))
+
+
+@pytest.fixture(scope="module")
+def digits() -> Any:
+    X, y = load_digits(return_X_y=True)
+    return train_test_split(X, y, test_size=0.3, stratify=y, random_state=0)
+
+
+@pytest.mark.parametrize("encoder", ["ridge", "posterior"])
+def test_it_ranks_codes_as_held_out_rows_do(digits: Any, encoder: Any) -> None:
+    database, queries, y_database, y_queries = digits
+    statistics = Statistics.of_block(database, y_database)
+    problem = Problem.from_statistics(statistics, 8, ridge=1e-3)
+    forecast = Forecast(problem, statistics.groups, encoder, np.random.default_rng(0))
+    said, found = [], []
+    for seed in range(30):
+        state = with_codes(problem, random_codes(problem, seed))
+        said.append(forecast(state))
+        hashed = hash_function(encoder, statistics, problem, state, None).project(queries)
+        histograms = hamming_histograms(
+            pack(hashed),
+            group_rows(y_queries, 10),
+            pack(state.B.T),
+            (statistics.groups, np.arange(10)),
+            8,
+            counts=statistics.counts,
+        )
+        found.append(mean_average_precision(histograms))
+    assert np.std(found) > 0.01
+    assert spearmanr(said, found).statistic > 0.5
+    assert abs(np.mean(said) - np.mean(found)) < 0.1
+
+
+def pose(n_bits: int = 8) -> tuple[Statistics, Problem]:
+    statistics = Statistics.of_block(*tagged_blobs(200))
+    return statistics, Problem.from_statistics(statistics, n_bits)
+
+
+def test_the_same_rows_judge_all_codes() -> None:
+    statistics, problem = pose()
+    forecast = Forecast(problem, statistics.groups, "ridge", np.random.default_rng(0))
+    first, second = (with_codes(problem, random_codes(problem, seed)) for seed in (0, 1))
+    value = forecast(first)
+    assert forecast(second) != value
+    assert forecast(first) == value
+    again = Forecast(problem, statistics.groups, "ridge", np.random.default_rng(0))
+    assert again(first) == value
+
+
+def test_the_order_and_the_sign_of_bits_do_not_matter() -> None:
+    statistics, problem = pose()
+    forecast = Forecast(problem, statistics.groups, "ridge", np.random.default_rng(0))
+    B = random_codes(problem, 0)
+    value = forecast(with_codes(problem, B))
+    assert forecast(with_codes(problem, -B[::-1])) == pytest.approx(value, abs=1e-9)
+
+
+def test_codes_that_are_all_equal_are_no_better_than_chance() -> None:
+    statistics, problem = pose()
+    forecast = Forecast(problem, statistics.groups, "ridge", np.random.default_rng(0))
+    equal = forecast(with_codes(problem, np.ones((8, len(statistics.groups)))))
+    table = statistics.groups.matrix.toarray()
+    share = statistics.counts / statistics.n_samples
+    relevant = (table @ table.T > 0) @ share
+    assert equal == pytest.approx(share @ relevant, abs=0.02)
+    assert equal < forecast(with_codes(problem, random_codes(problem, 0)))
