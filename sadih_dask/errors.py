@@ -3,19 +3,71 @@
 Every message says what was wrong, where (array, row, column, chunk, file), what was expected and
 what to do. Each class also inherits the built-in that fits, so that code which knows nothing of
 this package still catches the right thing.
+
+Where the way out is an argument, the error carries it as data (`Remedy`): in Python it reads
+``overwrite=True``, the command line says ``--overwrite``.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument that a caller may give, with a value or for a value of the caller's own.
+
+    >>> str(Argument("overwrite", True)), str(Argument("class_names"))
+    ('overwrite=True', 'class_names')
+    """
+
+    name: str
+    value: Any = None
+
+    def __str__(self) -> str:
+        return self.name if self.value is None else f"{self.name}={self.value!r}"
+
+
+class Remedy:
+    """A sentence about what to do, with a ``{}`` for each argument that it names.
+
+    >>> str(Remedy("Replace it with {}", Argument("overwrite", True)))
+    'Replace it with overwrite=True'
+    """
+
+    def __init__(self, text: str, *arguments: Argument) -> None:
+        self.text, self.arguments = text, arguments
+
+    def worded(self, say: Callable[[Argument], str]) -> str:
+        """The sentence, with arguments in the words of the one who asks."""
+        return self.text.format(*map(say, self.arguments))
+
+    def __str__(self) -> str:
+        return self.worded(str)
 
 
 class SadihError(Exception):
     """Base of every error that this package raises on purpose."""
+
+    remedy: Remedy | None = None
+
+    def __init__(self, *args: object, remedy: Remedy | None = None) -> None:
+        super().__init__(*args)
+        if remedy is not None:
+            self.remedy = remedy
+
+    def worded(self, say: Callable[[Argument], str]) -> str:
+        """The message and the remedy, with arguments in the words of the one who asks."""
+        message = super().__str__()
+        return message if self.remedy is None else f"{message}. {self.remedy.worded(say)}"
+
+    def __str__(self) -> str:
+        return self.worded(str)
 
 
 class InputError(SadihError, ValueError):
@@ -66,7 +118,7 @@ class ClusterError(SadihError, ConnectionError):
     """A Dask cluster that cannot be reached, is lost, or cannot do its work; repeating resumes."""
 
 
-class MemoryPlanError(MemoryError, SadihError):
+class MemoryPlanError(SadihError, MemoryError):
     """A job whose predicted memory exceeds what is allowed; nothing was started."""
 
 
