@@ -114,7 +114,7 @@ class StoreRows:
         start, stop = self.first + start, self.first + stop
         shape = (min(block_rows, self.n_rows), *self.store.shape(name)[1:])
         buffer = self._spare.take(name, shape, self.store.dtype(name))
-        read = _ChunkReader(self.store, name, stop)
+        read = self.store.reader(name, stop)
         for row in range(start, stop, block_rows):
             block = buffer[: min(block_rows, stop - row)]
             read(row, block)
@@ -193,23 +193,6 @@ ReadableRows: TypeAlias = ArrayRows | StoreRows
 Rows: TypeAlias = ReadableRows | LazyRows
 
 
-def find_ids(store: FeatureStore, ids: Any) -> Ints:
-    """Rows of the given ids, ascending; the ids are read chunk by chunk."""
-    if "ids" not in store.arrays:
-        raise InputError(f"{store.url} has no ids; ingest it with --ids to remove rows by id")
-    wanted = np.unique(np.asarray(ids))
-    found: list[Ints] = []
-    for start in range(0, store.n_rows, store.chunk_rows):
-        held = store.read("ids", start, min(start + store.chunk_rows, store.n_rows))
-        found.append(start + np.flatnonzero(np.isin(held, wanted)))
-    rows = np.concatenate(found) if found else np.zeros(0, np.int64)
-    if len(rows) < len(wanted):
-        known = store.take("ids", rows) if len(rows) else wanted[:0]
-        missing = np.setdiff1d(wanted, known)
-        raise InputError(f"{store.url} has no row with id {missing[0]!r} ({len(missing)} such ids)")
-    return rows
-
-
 class _SpareBuffers:
     """Buffers that the tasks of one process hand on to one another: new memory is slow memory."""
 
@@ -230,45 +213,6 @@ class _SpareBuffers:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _SpareBuffers, ()
-
-
-class _ChunkReader:
-    """Reads ranges of rows in ascending order, up to row ``end``, and no chunk twice.
-
-    Chunks are the unit in which bytes are read and checked. Those that lie within a range are read
-    straight into place; one that goes on in the next range is kept for it.
-    """
-
-    def __init__(self, store: FeatureStore, name: str, end: int) -> None:
-        self._store = store
-        self._name = name
-        self._end = end
-        self._held: tuple[int, Array] | None = None
-
-    def __call__(self, start: int, out: Array) -> None:
-        """Fill ``out`` with the rows from ``start`` on."""
-        stop = start + len(out)
-        size, n_rows = self._store.chunk_rows, self._store.n_rows
-        row = start
-        while row < stop:
-            chunk = row // size
-            held = self._held is not None and self._held[0] == chunk
-            limit = min((chunk + 1) * size, n_rows)
-            if held or (stop < limit and stop < self._end):
-                until = min(limit, stop)
-                rows = self._chunk(chunk)
-                out[row - start : until - start] = rows[row - chunk * size : until - chunk * size]
-            else:  # the rest of the range, but for a chunk at its end that the next range needs
-                until = stop if stop in (self._end, n_rows) else max(limit, stop // size * size)
-                self._store.read(self._name, row, until, out=out[row - start : until - start])
-            row = until
-
-    def _chunk(self, chunk: int) -> Array:
-        if self._held is None or self._held[0] != chunk:
-            size, n_rows = self._store.chunk_rows, self._store.n_rows
-            rows = self._store.read(self._name, chunk * size, min((chunk + 1) * size, n_rows))
-            self._held = (chunk, rows)
-        return self._held[1]
 
 
 Groups: TypeAlias = tuple[LabelGroups, Ints]

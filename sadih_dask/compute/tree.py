@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from sadih_dask.compute.run import Progress, run, share, total_threads, unique_name
-from sadih_dask.stores.segment import BlockWriter
+from sadih_dask.stores.store import StoreWriter
 
 FAN_IN = 4
 TASKS_PER_THREAD = 8
@@ -179,16 +179,19 @@ def run_each(
     return results
 
 
-Writer = TypeVar("Writer", bound=BlockWriter)
+Writer = TypeVar("Writer", bound=StoreWriter)
 
 
 def fill(
     writer: Writer,
-    write_block: Callable[[Writer, int, Any], None],
+    write_block: Callable[[Writer, int, Any], dict[int, dict[str, int]]],
     job: Any,
     progress: Progress | None = None,
 ) -> None:
-    """Call ``write_block(writer, block, job)`` as a task for every block that is missing."""
+    """Call ``write_block(writer, block, job)`` as a task for every block that is missing.
+
+    The tasks return the digests of what they wrote, which the committing process needs.
+    """
     missing = writer.missing()
     if not missing:
         return
@@ -197,9 +200,9 @@ def fill(
     for block in missing:
         graph[name, block] = (write_block, target, block, shared)
     everything = f"{name}-all"
-    graph[everything] = (_done, [(name, block) for block in missing])
-    run(graph, everything, name, progress)
+    graph[everything] = (_together, [(name, block) for block in missing])
+    writer.learn(run(graph, everything, name, progress))
 
 
-def _done(_: list[None]) -> None:
-    """Wait for all of them."""
+def _together(parts: list[dict[int, dict[str, int]]]) -> dict[int, dict[str, int]]:
+    return {chunk: digests for part in parts for chunk, digests in part.items()}

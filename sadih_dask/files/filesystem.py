@@ -39,6 +39,8 @@ from sadih_dask.errors import FormatError, InputError, naming
 
 Buffer = Any  # anything with the buffer protocol; typing has no name for it before Python 3.12
 TEMPORARY_SUFFIX = ".part"
+_NO_LINKS = frozenset([errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
+"""How file systems say that they have no hard links."""
 
 
 class Files(ABC):
@@ -65,12 +67,16 @@ class Files(ABC):
         """Make the names in `folder` durable as well as the bytes of its files."""
 
     @abstractmethod
-    def create(self, key: str, data: bytes) -> bool:
-        """Write `key` only if nothing is there; return whether it was written."""
+    def create(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> bool:
+        """Write `key` only if nothing is there, in one step; return whether it was written."""
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
         """Return the names directly in `folder`, or nothing if there is no such folder."""
+
+    @abstractmethod
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the files directly in `folder` and their lengths, by one listing."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
@@ -125,6 +131,29 @@ class LocalFiles(Files):
 
     def write(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> None:
         """Replace `key` by the concatenated parts in one step."""
+        with self._written(key, parts, durable) as (temporary, target):
+            temporary.replace(target)
+
+    def create(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> bool:
+        """Write `key` only if nothing is there, in one step; return whether it was written."""
+        if os.path.lexists(self.path(key)):
+            return False
+        with self._written(key, parts, durable) as (temporary, target):
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                temporary.replace(target)  # two who create one name write the same bytes
+        return True
+
+    @contextmanager
+    def _written(
+        self, key: str, parts: Sequence[Buffer], durable: bool
+    ) -> Iterator[tuple[Path, Path]]:
+        """Write a temporary file beside its target, and leave nothing of it behind."""
         target = Path(self.path(key))
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
@@ -134,10 +163,9 @@ class LocalFiles(Files):
                     _write_all(file.fileno(), memoryview(part).cast("B"))
                 if durable:
                     os.fsync(file.fileno())
-            temporary.replace(target)
-        except BaseException:
+            yield temporary, target
+        finally:
             temporary.unlink(missing_ok=True)
-            raise
 
     def sync(self, folder: str) -> None:
         """Make the names in `folder` durable as well as the bytes of its files."""
@@ -147,23 +175,24 @@ class LocalFiles(Files):
         finally:
             os.close(descriptor)
 
-    def create(self, key: str, data: bytes) -> bool:
-        """Write `key` only if nothing is there; return whether it was written."""
-        target = Path(self.path(key))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with naming(target), target.open("xb") as file:
-                file.write(data)
-        except FileExistsError:
-            return False
-        return True
-
     def names(self, folder: str) -> list[str]:
         """Return the names directly in `folder`, or nothing if there is no such folder."""
         try:
             return sorted(os.listdir(self.path(folder)))  # noqa: PTH208 - names, not paths
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the files directly in `folder` and their lengths, by one listing."""
+        try:
+            with os.scandir(self.path(folder)) as entries:
+                return {
+                    entry.name: entry.stat(follow_symlinks=False).st_size
+                    for entry in entries
+                    if entry.is_file(follow_symlinks=False)
+                }
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
 
     def delete(self, key: str) -> None:
         """Remove `key`, a file or a folder with all it holds; absence is no error."""
@@ -185,10 +214,22 @@ class RemoteFiles(Files):
         self.url = url.rstrip("/")
         self.options = dict(options)
         with reaching(self.url):
-            self._fs, self._prefix = url_to_fs(self.url, **self.options)
+            self.filesystem, self._prefix = url_to_fs(self.url, **self.options)
+        self.protocol = self.url.partition("://")[0]
 
-    def _path(self, key: str) -> str:
+    def path(self, key: str) -> str:
+        """Return the path of `key` for those who speak to `filesystem` by themselves."""
         return f"{self._prefix}/{key}"
+
+    @property
+    def has_tags(self) -> bool:
+        """Say whether an object has a tag that changes with it, and that a write can ask for."""
+        return self.protocol in {"s3", "s3a"}
+
+    def tag(self, key: str) -> str:
+        """Return the tag of what `key` holds now; FileNotFoundError if absent."""
+        with reaching(self.url):
+            return str(self.filesystem.info(self.path(key), refresh=True)["ETag"])
 
     def read(self, key: str, limit: int) -> bytes:
         """Return the bytes of `key`; FormatError beyond `limit`, FileNotFoundError if absent."""
@@ -201,26 +242,26 @@ class RemoteFiles(Files):
         """Return up to `length` bytes from `start`; a negative start counts from the end."""
         end = start + length if start >= 0 or start + length < 0 else None
         with reaching(self.url):
-            return bytes(self._fs.cat_file(self._path(key), start=start, end=end))
+            return bytes(self.filesystem.cat_file(self.path(key), start=start, end=end))
 
     def write(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> None:
         """Replace `key` by the concatenated parts in one step."""
         del durable  # an object store acknowledges a PUT only when it is durable
         with reaching(self.url):
-            self._fs.pipe_file(self._path(key), b"".join(memoryview(p).cast("B") for p in parts))
+            self.filesystem.pipe_file(
+                self.path(key), b"".join(memoryview(p).cast("B") for p in parts)
+            )
 
     def sync(self, folder: str) -> None:
         """Do nothing: objects and their names are durable together."""
 
-    def create(self, key: str, data: bytes) -> bool:
-        """Write `key` only if nothing is there; return whether it was written."""
-        # The listing cache could still show an object that somebody has deleted since.
-        self._fs.invalidate_cache()
+    def create(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> bool:
+        """Write `key` only if nothing is there, in one step; return whether it was written."""
+        del durable
+        data = b"".join(memoryview(part).cast("B") for part in parts)
         try:
             with reaching(self.url):
-                if self._fs.exists(self._path(key)):
-                    return False
-                self._fs.pipe_file(self._path(key), data, mode="create")
+                self.filesystem.pipe_file(self.path(key), data, mode="create")
         except FileExistsError:
             return False
         except OSError as error:
@@ -231,19 +272,33 @@ class RemoteFiles(Files):
 
     def names(self, folder: str) -> list[str]:
         """Return the names directly in `folder`, or nothing if there is no such folder."""
-        self._fs.invalidate_cache()
+        self.filesystem.invalidate_cache()
         try:
             with reaching(self.url):
-                found = self._fs.ls(self._path(folder), detail=False)
+                found = self.filesystem.ls(self.path(folder), detail=False)
         except FileNotFoundError:
             return []
         return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
 
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the files directly in `folder` and their lengths, by one listing."""
+        self.filesystem.invalidate_cache()
+        try:
+            with reaching(self.url):
+                found = self.filesystem.ls(self.path(folder), detail=True)
+        except FileNotFoundError:
+            return {}
+        return {
+            str(info["name"]).rsplit("/", 1)[-1]: int(info["size"])
+            for info in found
+            if info["type"] == "file"
+        }
+
     def delete(self, key: str) -> None:
         """Remove `key`, a file or a folder with all it holds; absence is no error."""
-        self._fs.invalidate_cache()
+        self.filesystem.invalidate_cache()
         with reaching(self.url), contextlib.suppress(FileNotFoundError):
-            self._fs.rm(self._path(key), recursive=True)
+            self.filesystem.rm(self.path(key), recursive=True)
 
 
 def connect(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Files:

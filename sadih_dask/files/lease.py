@@ -149,7 +149,7 @@ class Lease:
         """Create the object, or raise ConflictError if somebody alive has it."""
         for _ in range(_ATTEMPTS):
             self._me = self._me.alive_now()
-            if self._files.create(LOCK_KEY, self._me.to_json()):
+            if self._files.create(LOCK_KEY, [self._me.to_json()]):
                 self._renewed = time.monotonic()
                 self._renewer = threading.Thread(target=self._renew, name="sadih-lock", daemon=True)
                 self._renewer.start()

@@ -1,29 +1,24 @@
-"""Rows to stored bytes and back, for the three layouts that a store may have.
+"""Rows to stored bytes and back, and reading them at the speed of the disk.
 
     plain    row bytes, crc32c
     zstd     zstd(row bytes), crc32c
-    sharded  chunks of either kind one after another, their offsets and lengths, crc32c
 
-These are exactly what Zarr's codecs `bytes`, `zstd`, `crc32c` and `sharding_indexed` produce; the
-tests read every layout with zarr and let zarr write what is read here. They are spelled out, and
-not left to zarr's pipeline, for three reasons: a whole file can be encoded and replaced in one
-step, nothing is read back to be modified, and decoding never takes more memory than one chunk
-whatever a hostile file declares.
+These are exactly what Zarr's codecs `bytes`, `zstd` and `crc32c` produce; the tests read both
+with zarr and let zarr write what is read here. They are spelled out, and not left to zarr's
+pipeline, because then decoding never takes more memory than one chunk, whatever a hostile file
+declares.
 
-A chunk's *digest* is the CRC-32C of its committed rows before compression. It belongs to the rows,
-not to the file: it stays the same when rows are added behind them in the same chunk.
+A chunk's *digest* is the CRC-32C of its stored bytes: the four bytes at the end of its file.
 
-Reading plain local chunks at the speed of the disk, checksums included.
-
-zarr's own path reaches a tenth to a fifth of a raw file read. Here the bytes go by `readv` straight
-into the caller's array, in pieces that are checksummed while they are still in the processor's
-second-level cache: the checksum then costs a fraction of a second pass over memory.
+zarr's own path reaches a tenth to a fifth of a raw file read. Here the bytes of plain local
+chunks go by `readv` straight into the caller's array, in pieces that are checksummed while they
+are still in the processor's second-level cache: the checksum then costs a fraction of a second
+pass.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,68 +29,27 @@ from sadih_dask.files.filesystem import LocalFiles
 from sadih_dask.stores.layout import ZSTD_LEVEL, ArrayLayout
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_ABSENT = (1 << 64) - 1
 
 
 class DamagedChunkError(Exception):
     """Stored bytes that are not a chunk; the caller knows which, and says so."""
 
 
-@dataclass(frozen=True)
-class EncodedBlock:
-    """What goes into a block's file, and the digests of the rows in each of its chunks."""
-
-    parts: tuple[Any, ...]
-    digests: tuple[int, ...]
-
-
-def encode_block(rows: npt.NDArray[Any], layout: ArrayLayout) -> EncodedBlock:
-    """Encode up to `block_rows` rows as one file; rows that are wanting are padded with zeros."""
+def encode_chunk(rows: npt.NDArray[Any], layout: ArrayLayout) -> tuple[tuple[Any, bytes], int]:
+    """Return the parts of a chunk's file and its digest; missing rows are padded with zeros."""
     if rows.dtype != layout.numpy_dtype or rows.shape[1:] != layout.row_shape:
         raise AssertionError(f"unprepared rows: {rows.dtype} {rows.shape} for {layout}")
-    filled = rows.shape[0]
-    if filled < layout.block_rows:
-        padded = np.zeros((layout.block_rows, *layout.row_shape), layout.numpy_dtype)
-        padded[:filled] = rows
+    if len(rows) < layout.chunk_rows:
+        padded = np.zeros((layout.chunk_rows, *layout.row_shape), layout.numpy_dtype)
+        padded[: len(rows)] = rows
         rows = padded
-    data = as_bytes_view(np.ascontiguousarray(rows))
-    parts: list[Any] = []
-    digests: list[int] = []
-    index: list[tuple[int, int]] = []
-    offset = 0
-    for chunk in range(layout.chunks_per_block):
-        raw = data[chunk * layout.chunk_bytes : (chunk + 1) * layout.chunk_bytes]
-        committed = min(layout.chunk_rows, filled - chunk * layout.chunk_rows) * layout.row_bytes
-        digest = crc32c(raw[: max(0, committed)])
-        if committed > 0:
-            digests.append(digest)
-        stored, crc = _compress(raw, digest, max(0, committed), layout)
-        parts += [stored, trailer(crc)]
-        index.append((offset, len(stored) + TRAILER_BYTES))
-        offset += index[-1][1]
-    if layout.shard_rows is not None:
-        table = np.array(index, dtype="<u8").tobytes()
-        parts += [table, trailer(crc32c(table))]
-    return EncodedBlock(tuple(parts), tuple(digests))
+    stored: Any = as_bytes_view(np.ascontiguousarray(rows))
+    if layout.compression == "zstd":
+        from numcodecs.zstd import compress  # type: ignore[import-untyped]
 
-
-def _compress(
-    raw: npt.NDArray[np.uint8], digest: int, committed: int, layout: ArrayLayout
-) -> tuple[Any, int]:
-    if layout.compression == "none":
-        # The digest already covers the committed part: continue it over the padding.
-        return raw, crc32c(raw[committed:], digest)
-    from numcodecs.zstd import compress  # type: ignore[import-untyped]
-
-    stored = compress(raw, ZSTD_LEVEL)
-    return stored, crc32c(stored)
-
-
-def chunk_digests(rows: npt.NDArray[Any], layout: ArrayLayout) -> list[int]:
-    """Return the digests that these rows of one block have when they are stored."""
-    data = as_bytes_view(np.ascontiguousarray(rows))
-    starts = range(0, len(data), layout.chunk_bytes)
-    return [crc32c(data[start : start + layout.chunk_bytes]) for start in starts]
+        stored = compress(stored, ZSTD_LEVEL)
+    digest = crc32c(stored)
+    return (stored, trailer(digest)), digest
 
 
 def stored_limit(layout: ArrayLayout) -> int:
@@ -104,14 +58,16 @@ def stored_limit(layout: ArrayLayout) -> int:
     return layout.chunk_bytes + layout.chunk_bytes // 128 + 1024
 
 
-def decode_chunk(stored: bytes, layout: ArrayLayout) -> npt.NDArray[np.uint8]:
-    """Return the row bytes of one stored chunk after checking its checksum and its length."""
+def decode_chunk(
+    stored: bytes, layout: ArrayLayout, expected: int | None = None
+) -> npt.NDArray[np.uint8]:
+    """Return the row bytes of one stored chunk after checking its length, checksum and digest."""
     if layout.compression == "none":
         check_length(len(stored), layout)
     if len(stored) < TRAILER_BYTES:
         raise DamagedChunkError(f"it is truncated to {len(stored)} bytes")
     body = np.frombuffer(stored, np.uint8, len(stored) - TRAILER_BYTES)
-    check_crc(crc32c(body), stored[-TRAILER_BYTES:])
+    check_crc(crc32c(body), stored[-TRAILER_BYTES:], expected)
     return body if layout.compression == "none" else _decompress(body, layout.chunk_bytes)
 
 
@@ -123,11 +79,16 @@ def check_length(found: int, layout: ArrayLayout) -> None:
         raise DamagedChunkError(f"it is {what} {found} bytes of {expected}")
 
 
-def check_crc(computed: int, stored: bytes) -> None:
-    """Raise if the checksum behind a chunk is not that of its bytes."""
+def check_crc(computed: int, stored: bytes, expected: int | None) -> None:
+    """Raise if the checksum behind a chunk is not that of its bytes, or not the committed one."""
     if trailer(computed) != stored:
         raise DamagedChunkError(
             f"its checksum is {computed:08x}, the file says {int.from_bytes(stored, 'little'):08x}"
+        )
+    if expected is not None and computed != expected:
+        raise DamagedChunkError(
+            f"it is a valid chunk, but not the one that was committed (digest {computed:08x}, "
+            f"expected {expected:08x}): swapped, stale or overwritten"
         )
 
 
@@ -160,51 +121,24 @@ def zstd_content_size(header: bytes) -> int | None:
     return size + 256 if width == 2 else size
 
 
-def index_bytes(layout: ArrayLayout) -> int:
-    """Return the length of the index at the end of a shard."""
-    return 16 * layout.chunks_per_block + TRAILER_BYTES
-
-
-def decode_index(stored: bytes, layout: ArrayLayout) -> list[tuple[int, int]]:
-    """Return offset and length of every chunk in a shard."""
-    if len(stored) != index_bytes(layout):
-        raise DamagedChunkError(f"its shard is truncated: {len(stored)} bytes of index")
-    check_crc(crc32c(stored[:-TRAILER_BYTES]), stored[-TRAILER_BYTES:])
-    table = np.frombuffer(stored, "<u8", 2 * layout.chunks_per_block).reshape(-1, 2)
-    return [(int(offset), int(length)) for offset, length in table]
-
-
-def check_entry(entry: tuple[int, int], layout: ArrayLayout) -> None:
-    """Raise if a shard's index says that a chunk is absent, or is longer than any chunk."""
-    if _ABSENT in entry:
-        raise DamagedChunkError("it is missing from its shard")
-    if entry[1] > stored_limit(layout) or entry[0] >= 1 << 62:
-        raise DamagedChunkError(f"its shard says that it has {entry[1]} bytes at {entry[0]}")
-
-
 # Fits the second-level cache of common processors (1 to 2 MiB) beside what else is there.
 PIECE_BYTES = 512 << 10
 
 
-def can_read(layout: ArrayLayout) -> bool:
-    """Say whether this reader understands a local array's layout."""
-    return layout.shard_rows is None and layout.compression == "none"
-
-
 def read_plain(
     files: LocalFiles,
+    key: str,
     layout: ArrayLayout,
-    block: int,
-    committed: int,
     want: tuple[int, int],
     out: npt.NDArray[np.uint8],
-) -> int:
-    """Read the bytes `want` of a chunk into `out` and return the digest of its committed bytes.
+    expected: int,
+) -> None:
+    """Read the bytes `want` of an uncompressed chunk into `out`, and check all of it.
 
-    The whole file is read and checked, since its checksum covers all of it; what lies outside
-    `want` passes through a small buffer.
+    The whole file is read, since its checksum covers all of it; what lies outside `want` passes
+    through a small buffer.
     """
-    descriptor, size = files.open_for_reading(layout.key(block))
+    descriptor, size = files.open_for_reading(key)
     try:
         check_length(size, layout)
         scratch = np.empty(0, np.uint8)
@@ -212,10 +146,8 @@ def read_plain(
             scratch = np.empty(PIECE_BYTES, np.uint8)
         crc = _pass(descriptor, want[0], scratch, 0)
         crc = _fill(descriptor, out, crc)
-        digest = _pass(descriptor, committed - want[1], scratch, crc)
-        crc = _pass(descriptor, layout.chunk_bytes - committed, scratch, digest)
-        check_crc(crc, os.read(descriptor, TRAILER_BYTES))
-        return digest
+        crc = _pass(descriptor, layout.chunk_bytes - want[1], scratch, crc)
+        check_crc(crc, os.read(descriptor, TRAILER_BYTES), expected)
     finally:
         os.close(descriptor)
 

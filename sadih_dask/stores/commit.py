@@ -1,173 +1,481 @@
-"""Adding rows behind the latest commit: block by block, all or none, and on after a kill.
+"""What may be done to a store, and what happens when somebody else was faster.
 
-See `group` for the protocol.
+Every operation prepares its files under names of its own and then replaces the root, on condition
+that the root is still the one it looked at (`files.conditional`). Correctness rests on that
+alone: on no lock, no lease and no clock. When the root has moved, the operation looks at the new
+one:
+
+    operation   before the root     in the root                 if the root has moved
+    ---------   -----------------   -------------------------   -------------------------------
+    begin       -                   name in `pending`           look again, add again
+    create      chunks, manifest    segments = [new]            refused if there are rows now
+    append      chunks, manifest    segments += [new]           both are kept, one after the
+                                                                other; refused if both bring
+                                                                new classes (their numbers
+                                                                would clash) or if a source of
+                                                                this one is in the store now
+      (small)   last small ones     they -> one                 if those have changed: appended
+                and new rows                                    alone
+    overwrite   chunks, manifest    segments = [new]            refused unless it is the state
+                                                                that was to be replaced
+    delete      list of dead rows   name it in the segment      look for the ids again
+    compact     new segment         old ones -> one             refused if an old one or its
+                                                                deletions have changed
+    abandon     -                   drop from `pending`         look again
+    restore     -                   segments of a former root   look again
+
+A segment's name stands in `pending` of the root before its first byte exists, names are never
+used again, and a segment is only committed if it is in `pending` of the very root that is
+replaced. So what is neither in the root nor in a root of its history belongs to nobody, and
+`collect` may delete it: it lists names, then replaces the root by one that is alike (whoever has
+prepared small files, such as a list of dead rows, on the former one has to prepare them again,
+under other names), then deletes what it has listed and the new root does not reach. To abandon
+somebody else's pending segment by mistake costs his work, never rows: his commit is refused.
+
+The root that is about to be replaced is saved first, under its number and commit, so that those
+who read that state go on to the end of their job. The last 16 are kept (one, after an overwrite).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
-from sadih_dask.files.checksum import canonical_json
-from sadih_dask.files.lease import WriterLock
-from sadih_dask.stores.manifest import (
-    PENDING,
-    Manifest,
-    extended,
-    read_receipts,
-    receipts,
-    write_receipt,
-)
+from sadih_dask.errors import Argument, ConflictError, FormatError, InputError, Remedy
+from sadih_dask.files import conditional
+from sadih_dask.files.filesystem import TEMPORARY_SUFFIX, Files
+from sadih_dask.stores.deletions import write_deletions
 from sadih_dask.stores.reader import Snapshot, read_rows
-from sadih_dask.stores.root import stale_array_documents, write_array_documents
-from sadih_dask.stores.segment import (
-    APPEND,
-    Rows,
-    explained,
-    name_of_append,
-    pour,
-    publish,
-    write_block,
+from sadih_dask.stores.root import (
+    DELETIONS,
+    FORMER_ROOTS,
+    KEPT_GENERATIONS,
+    ROOT,
+    SEGMENTS,
+    SOURCES,
+    Pending,
+    Root,
+    Schema,
+    Segment,
+    former_root_key,
+    new_id,
+    parse_root,
+    read_root,
+    read_state,
+    short_hash,
 )
+from sadih_dask.stores.segment import Rows, SegmentWriter, explained
+from sadih_dask.types import Ints
+
+Mode = Literal["create", "append", "overwrite"]
+Amend = Callable[[Root], Mapping[str, Any]]
+"""From the root that is going to be replaced to changes of it: `properties`, `sources`, and
+`segments` with more deleted rows."""
 
 
 @dataclass(frozen=True)
-class NewRows:
-    """Rows to be added behind those of a store.
+class Plan:
+    """A segment that is going to be added, as its writers and its committer need it.
 
-    between         gives the new rows i to j
-    properties      attributes to add or replace
-    resume_key      stands for these very rows, or is None if an interrupted append shall not go on
-    before_commit   may raise to have nothing added
-    progress        hears of the new rows that are written, and of all
+    root      arrays and properties; for an append, the state that it was begun on
+    absorbs   trailing segments whose rows are written again, before the new ones
     """
 
+    mode: Mode
+    root: Root
+    segment_id: str
     n_new: int
-    between: Callable[[int, int], Rows]
-    properties: Mapping[str, Any] = field(default_factory=dict)
-    resume_key: str | None = None
-    before_commit: Callable[[], None] | None = None
-    progress: Callable[[int, int], None] | None = None
+    absorbs: tuple[Segment, ...] = ()
+
+    @property
+    def n_absorbed(self) -> int:
+        """Rows that are written again."""
+        return sum(segment.n_live for segment in self.absorbs)
+
+    def writer(self, files: Files) -> SegmentWriter:
+        """Return what writes the chunks."""
+        n_rows = self.n_absorbed + self.n_new
+        chunk_rows = max(1, min(self.root.chunk_rows, n_rows))
+        layouts = self.root.layouts(chunk_rows, self.root.compression)
+        for name, layout in layouts.items():
+            layout.check(f"{files.url}: array {name!r}")
+        return SegmentWriter(files, self.segment_id, layouts, n_rows)
 
 
-def append_rows(snapshot: Snapshot, lock: WriterLock, new: NewRows) -> int:
-    """Add rows behind the latest commit; return how many an interrupted call had written.
+def update(files: Files, schema: Schema, kind: str, change: Callable[[Root], Root | None]) -> Root:
+    """Replace the root by what `change` makes of it, again and again until nobody interferes.
 
-    `new.properties` are all that the store is going to have.
+    `change` returns None if what it is about is done already, by us or by a call like ours.
     """
-    files, commit = snapshot.files, snapshot.commit
-    # A writer that was killed just after its commit may have left them at the rows before.
-    if stale_array_documents(files, commit):
-        write_array_documents(files, commit)
-    addition = _Addition(snapshot, lock, new)
-    addition.begin()
-    left = addition.spans_left()
-    n_resumed = done = new.n_new - sum(stop - start for start, stop in left)
+    while True:
+        root, seen = read_root(files, kind, schema)
+        new = change(root)
+        if new is None:
+            return root
+        if new.commit != root.commit and root.segments:
+            with explained(files, f"commit {root.generation}, for those who read it"):
+                files.create(former_root_key(root.generation, root.commit), [seen.data])
+                files.sync(FORMER_ROOTS)
+        with explained(files, f"commit {new.generation}"):
+            if conditional.replace(files, ROOT, new.to_bytes(), seen):
+                return new
 
-    def written(n_rows: int) -> None:
+
+def existing(files: Files, kind: str, schema: Schema) -> Root | None:
+    """Return what stands at the place of a new store; ConflictError if that is not ours."""
+    try:
+        return read_root(files, kind, schema)[0]
+    except FormatError as error:
+        # A writer may have been killed at its very first file
+        ours = (TEMPORARY_SUFFIX, conditional.SWAP)
+        strangers = [name for name in files.names("") if not name.endswith(ours)]
+        if not strangers:
+            return None
+        raise ConflictError(
+            f"{files.url} holds something that is not a store of this kind ({strangers[0]!r} among "
+            f"other names) and is left alone; choose another path ({error})"
+        ) from error
+
+
+def begin(
+    files: Files,
+    schema: Schema,
+    plan_root: Root,
+    n_new: int,
+    mode: Mode,
+    key: str,
+    *,
+    absorb: bool = True,
+) -> Plan:
+    """Name a new segment in the root, or find the one that the same call has begun.
+
+    `plan_root` says what the store is going to be; for an append, what it is. An append takes small
+    segments at the end of the store up, if it may `absorb` them.
+    """
+    if existing(files, plan_root.kind, schema) is None:
+        conditional.check_writable(files)
+        segment_id = new_id()
+        first = replace(plan_root, uid=new_id(), pending=(Pending(segment_id, key),))
+        with explained(files, "the empty store"):
+            if conditional.replace(files, ROOT, first.to_bytes(), None):
+                return Plan("create" if mode == "append" else mode, first, segment_id, n_new)
+    conditional.check_writable(files)
+    plan = Plan(mode, plan_root, "", n_new)
+
+    def change(root: Root) -> Root | None:
+        nonlocal plan
+        _check_begin(files.url, root, mode, key)
+        base = root if mode == "append" and root.segments else _over(root, plan_root)
+        absorbs = _absorbed(root, n_new) if absorb and mode == "append" else ()
+        name = key + (":" + short_hash([segment.id for segment in absorbs]) if absorbs else "")
+        found = root.pending_with(name)
+        segment_id = new_id() if found is None else found.id
+        plan = Plan(mode if root.segments else "create", base, segment_id, n_new, absorbs)
+        if found is not None:
+            return None
+        others = root.pending if mode != "overwrite" else ()
+        kept = tuple(entry for entry in others if entry.key.partition(":")[0] != key)
+        return replace(root, pending=(*kept, Pending(segment_id, name)))
+
+    update(files, schema, plan_root.kind, change)
+    return plan
+
+
+def _over(root: Root, wanted: Root) -> Root:
+    """What the store is going to be, in the place of what it is."""
+    return replace(
+        wanted,
+        uid=root.uid,
+        generation=root.generation,
+        commit=root.commit,
+        segments=root.segments,
+        history=root.history,
+    )
+
+
+def _check_begin(url: str, root: Root, mode: Mode, key: str) -> None:
+    if mode != "create" or (not root.segments and root.pending_with(key) is not None):
+        return
+    if not root.segments and not root.pending:
+        return  # everything that was begun has been abandoned
+    state = "a finished store"
+    if not root.segments:
+        state = f"an unfinished store of another plan (begun by {root.pending[0].by})"
+    raise ConflictError(
+        f"{url} already holds {state}; choose another path",
+        remedy=Remedy("To replace it say {}", Argument("overwrite", True)),
+    )
+
+
+def _absorbed(root: Root, n_new: int) -> tuple[Segment, ...]:
+    """Return the trailing segments that fit one chunk together with the new rows."""
+    room, first = root.chunk_rows - n_new, len(root.segments)
+    while n_new and first and room >= root.segments[first - 1].n_live:
+        first -= 1
+        room -= root.segments[first].n_live
+    return root.segments[first:]
+
+
+def read_absorbed(files: Files, plan: Plan, name: str) -> Any:
+    """Return the rows of an array that are written again."""
+    state = replace(plan.root, segments=plan.absorbs)
+    return read_rows(Snapshot(files, state), name)
+
+
+def commit(
+    files: Files, schema: Schema, plan: Plan, segment: Segment, amend: Amend | None = None
+) -> Root | None:
+    """Add a sealed segment; None if small segments that it was to replace have changed."""
+    overtaken = False
+
+    def change(root: Root) -> Root | None:
+        nonlocal overtaken
+        overtaken = False
+        if segment.id in root.recent:
+            return None
+        if all(entry.id != segment.id for entry in root.pending):
+            raise ConflictError(
+                f"{files.url}: what was being written has been given up by somebody else "
+                "(overwritten or abandoned), so it was not added. Repeat the call if it is still "
+                "wanted"
+            )
+        changes = dict(amend(root)) if amend is not None else {}
+        changes["pending"] = root.without_pending(segment.id)
+        if plan.mode == "append":
+            kept = root.segments[: len(root.segments) - len(plan.absorbs)]
+            if (*kept, *plan.absorbs) != root.segments:
+                overtaken = True
+                return None
+            kept = changes.pop("segments", kept)
+            return root.committed(segment, segments=(*kept, segment), **changes)
+        if root.commit != plan.root.commit:
+            raise ConflictError(
+                f"{files.url} has been written by somebody else in the meantime (commit "
+                f"{root.generation}, {root.n_rows} rows); nothing was changed. Look at it, and "
+                "repeat the call if it is still wanted"
+            )
+        wanted = plan.root
+        new = root.committed(
+            segment,
+            segments=(segment,),
+            arrays=wanted.arrays,
+            chunk_rows=wanted.chunk_rows,
+            compression=wanted.compression,
+            **{"properties": wanted.properties, "sources": wanted.sources, **changes},
+        )
+        return replace(new, history=new.history[-1:])
+
+    root = update(files, schema, plan.root.kind, change)
+    if overtaken:
+        abandon(files, schema, plan.root.kind, lambda entry: entry.id == segment.id)
+        return None
+    n_kept = 2 * (len(root.segments) + KEPT_GENERATIONS)
+    if plan.mode == "overwrite" or (plan.absorbs and len(files.names(SEGMENTS)) > n_kept):
+        collect(files, schema, plan.root.kind)
+    return root
+
+
+def delete_rows(
+    files: Files, schema: Schema, kind: str, find: Callable[[Snapshot], Ints]
+) -> tuple[Root, int]:
+    """Mark rows dead: those that `find` names (logical, ascending) in the state it is shown."""
+    n_rows = 0
+
+    def change(root: Root) -> Root | None:
+        nonlocal n_rows
+        snapshot = Snapshot(files, root)
+        rows = find(snapshot)
+        n_rows = len(rows)
+        if not n_rows:
+            return None
+        return root.committed(segments=segments_without(snapshot, rows))
+
+    return update(files, schema, kind, change), n_rows
+
+
+def segments_without(snapshot: Snapshot, rows: Ints) -> tuple[Segment, ...]:
+    """Write lists of dead rows, and return the segments with these (logical, ascending) dead."""
+    changed = {}
+    with explained(snapshot.files, "the list of deleted rows"):
+        for segment, _, places in snapshot.positions(rows):
+            dead = np.union1d(snapshot.dead(segment), places)
+            changed[segment.id] = replace(segment, deleted=write_deletions(snapshot.files, dead))
+        snapshot.files.sync(DELETIONS)
+    return tuple(changed.get(segment.id, segment) for segment in snapshot.root.segments)
+
+
+def abandon(
+    files: Files, schema: Schema, kind: str, which: Callable[[Pending], bool] = lambda _: True
+) -> int:
+    """Give up what was begun and never finished; return how many segments."""
+    n_given_up = 0
+
+    def change(root: Root) -> Root | None:
+        nonlocal n_given_up
+        kept = tuple(entry for entry in root.pending if not which(entry))
+        n_given_up = len(root.pending) - len(kept)
+        return replace(root, pending=kept) if n_given_up else None
+
+    update(files, schema, kind, change)
+    return n_given_up
+
+
+def restore(files: Files, schema: Schema, kind: str, generation: int) -> Root:
+    """Make a former state the latest one again."""
+
+    def change(root: Root) -> Root | None:
+        if generation == root.generation:
+            return None
+        known = dict(root.history)
+        if generation not in known:
+            kept = ", ".join(map(str, known)) or "none"
+            raise InputError(
+                f"{files.url}: commit {generation} is not kept, so it cannot be restored; the "
+                f"latest is {root.generation}, kept are {kept}"
+            )
+        former = read_state(files, kind, schema, generation, known[generation])
+        return root.committed(
+            segments=former.segments,
+            arrays=former.arrays,
+            properties=former.properties,
+            sources=former.sources,
+        )
+
+    return update(files, schema, kind, change)
+
+
+def compact(
+    files: Files,
+    schema: Schema,
+    kind: str,
+    *,
+    everything: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Root:
+    """Join small segments and those with deleted rows to larger ones; `everything` to one.
+
+    Rows, their order and their leaves stay: no model and no code has to be made anew.
+    """
+    root, _ = read_root(files, kind, schema)
+    runs = _runs(root, everything)
+    total = sum(segment.n_live for run in runs for segment in run)
+    done = 0
+
+    def told(n_rows: int) -> None:
         nonlocal done
         done += n_rows
-        if new.progress is not None:
-            new.progress(done, new.n_new)
+        if progress is not None:
+            progress(done, total)
 
-    written(0)
-    pour(left, addition.read, addition.write, written)
-    if new.before_commit is not None:
-        new.before_commit()
-    properties = dict(new.properties)
-    publish(files, lock, replace(commit, properties=properties), addition.manifest())
-    return n_resumed
+    for run in runs:
+        root = _join(files, schema, root, run, told)
+    return root
 
 
-class _Addition:
-    """Blocks behind those of a commit, the first of which may hold rows of the commit too."""
+def _runs(root: Root, everything: bool) -> list[tuple[Segment, ...]]:
+    """Adjacent segments that are worth joining."""
+    runs: list[list[Segment]] = [[]]
+    for segment in root.segments:
+        small = segment.n_live < 4 * root.chunk_rows
+        if everything or small or segment.deleted is not None:
+            runs[-1].append(segment)
+        else:
+            runs.append([])
+    return [tuple(run) for run in runs if len(run) > 1 or (run and run[0].deleted is not None)]
 
-    def __init__(self, snapshot: Snapshot, lock: WriterLock, new: NewRows) -> None:
-        self._snapshot, self._lock, self._new = snapshot, lock, new
-        self._files, self._commit = snapshot.files, snapshot.commit
-        self._old, self._size = self._commit.n_rows, self._commit.layout.block_rows
-        self._total = self._old + new.n_new
-        self._first = self._old // self._size
-        n_blocks = -(-self._total // self._size) if new.n_new else self._first
-        self._spans = {
-            block: (max(self._old, block * self._size), min(self._total, (block + 1) * self._size))
-            for block in range(self._first, n_blocks)
-        }
-        self._digests: dict[int, dict[str, list[int]]] = {}
 
-    def begin(self) -> None:
-        """Keep what this very append has written before it was interrupted.
+def _join(
+    files: Files,
+    schema: Schema,
+    root: Root,
+    run: tuple[Segment, ...],
+    told: Callable[[int], None],
+) -> Root:
+    parts = [[segment.id, segment.deleted and segment.deleted.id] for segment in run]
+    part = Snapshot(files, replace(root, segments=run))
+    key = f"compact-{short_hash(parts)}"
+    plan = begin(files, schema, root, part.n_rows, "append", key, absorb=False)
+    writer = plan.writer(files)
+    writer.begin()
+    size = writer.chunk_rows
+    for chunk in writer.missing():
+        first, last = chunk * size, min((chunk + 1) * size, part.n_rows)
+        writer.write(first, {name: read_rows(part, name, first, last) for name in root.arrays})
+        told(last - first)
+    leaves = tuple(leaf for segment in run for leaf in segment.live_leaves())
+    sealed = writer.seal(leaves)
 
-        Receipts of any other one are deleted, before anything is written over its blocks.
-        """
-        if self._goes_on():
-            self._digests = self._receipts()
-            return
-        self._clear()
-        if self._new.resume_key is not None and self._spans:
-            with explained(self._files, "the name of the append"):
-                self._files.write(APPEND, [self._name()])
+    def change(latest: Root) -> Root | None:
+        if sealed.id in latest.recent:
+            return None
+        start = next((k for k, found in enumerate(latest.segments) if found == run[0]), 0)
+        if latest.segments[start : start + len(run)] != run:
+            raise ConflictError(
+                f"{files.url}: rows were deleted or rewritten while it was being compacted; "
+                "nothing was changed. Repeat the call"
+            )
+        segments = (*latest.segments[:start], sealed, *latest.segments[start + len(run) :])
+        return latest.committed(
+            sealed, segments=segments, pending=latest.without_pending(sealed.id)
+        )
 
-    def spans_left(self) -> list[tuple[int, int]]:
-        """Return the rows of each block that is not written yet."""
-        return [span for block, span in self._spans.items() if block not in self._digests]
+    try:
+        return update(files, schema, root.kind, change)
+    except ConflictError:
+        abandon(files, schema, root.kind, lambda entry: entry.id == sealed.id)
+        raise
 
-    def read(self, start: int, stop: int) -> Rows:
-        """Return the rows of a block."""
-        rows = self._new.between(start - self._old, stop - self._old)
-        if start // self._size > self._first:
-            return rows
-        # The rows that were there come first, unchanged: earlier commits stay readable.
-        there = (self._first * self._size, self._old)
-        return {n: np.concatenate([read_rows(self._snapshot, n, *there), rows[n]]) for n in rows}
 
-    def write(self, start: int, _: int, rows: Rows) -> None:
-        """Write a block, and its receipt if the append has a name."""
-        block = start // self._size
-        self._lock.check_time()
-        encoded = write_block(self._files, self._commit, block, rows)
-        self._digests[block] = {name: list(found.digests) for name, found in encoded.items()}
-        if self._new.resume_key is not None:
-            with explained(self._files, f"the receipt of block {block}"):
-                write_receipt(self._files, block, encoded)
+def collect(files: Files, schema: Schema, kind: str, *, keep: int = KEPT_GENERATIONS) -> list[str]:
+    """Delete what no state that is kept can reach; return the keys that are gone."""
+    folders = (SEGMENTS, DELETIONS, SOURCES, FORMER_ROOTS)
+    listed = [f"{folder}/{name}" for folder in folders for name in files.names(folder)]
 
-    def manifest(self) -> Manifest:
-        """Return the manifest of the commit to come."""
-        added = {
-            name: [digest for block in self._spans for digest in self._digests[block][name]]
-            for name in self._commit.layouts
-        }
-        n_kept = self._snapshot.manifest.n_chunks
-        if self._spans:
-            n_kept = self._first * self._commit.layout.chunks_per_block
-        return extended(self._snapshot.manifest, self._total, n_kept, added)
+    def forget(root: Root) -> Root:
+        return replace(root, history=root.history[-keep:] if keep else ())
 
-    def _name(self) -> bytes:
-        """Return what the append is: its rows, and what they are added to."""
-        commit = self._commit
-        base = {"uid": commit.uid, "generation": commit.generation, "n_rows": commit.n_rows}
-        return canonical_json({**base, "n_new": self._new.n_new, "key": self._new.resume_key})
+    root = update(files, schema, kind, forget)
+    live = {f"{SEGMENTS}/{ROOT}", *(f"{SEGMENTS}/{entry.id}" for entry in root.pending)}
+    # Whoever replaces this root has saved it, or is going to
+    live |= _reached(root) | {former_root_key(root.generation, root.commit)}
+    for generation, name in root.history:
+        key = former_root_key(generation, name)
+        try:
+            former = parse_root(files.url, files.read(key, 1 << 24), kind, schema)
+        except FileNotFoundError:
+            continue
+        live |= {key} | _reached(former)
+    gone = [key for key in listed if key not in live]
+    for key in gone:
+        files.delete(key)
+    return gone
 
-    def _goes_on(self) -> bool:
-        return self._new.resume_key is not None and name_of_append(self._files) == self._name()
 
-    def _receipts(self) -> dict[int, dict[str, list[int]]]:
-        layouts, chunk_rows = self._commit.layouts, self._commit.layout.chunk_rows
-        sizes = {}
-        for block in self._spans.keys() & set(receipts(self._files)):
-            n_chunks = -(-(self._spans[block][1] - block * self._size) // chunk_rows)
-            sizes[block] = dict.fromkeys(layouts, n_chunks)
-        found = read_receipts(self._files, sizes)
-        return {block: digests for block, digests in found.items() if digests is not None}
+def _reached(root: Root) -> set[str]:
+    """Return the keys that a state needs."""
+    keys = {segment.path for segment in root.segments}
+    keys |= {f"{DELETIONS}/{s.deleted.id}" for s in root.segments if s.deleted is not None}
+    return keys | ({f"{SOURCES}/{root.sources}"} if root.sources else set())
 
-    def _clear(self) -> None:
-        """Delete what an abandoned append has left: its blocks that no commit has, its receipts."""
-        committed = -(-self._old // self._size)
-        for block in receipts(self._files):
-            for layout in self._commit.layouts.values():
-                if block >= committed and block not in self._spans:
-                    self._files.delete(layout.key(block))
-        self._files.delete(PENDING)
+
+def write_sources(files: Files, data: bytes) -> str:
+    """Write a record of the files that rows came from, and return its name for the root."""
+    name = new_id()
+    with explained(files, "the record of source files"):
+        files.create(f"{SOURCES}/{name}", [data])
+        files.sync(SOURCES)
+    return name
+
+
+def read_sources(files: Files, root: Root, limit: int) -> bytes | None:
+    """Return the record of the files that rows came from, if there is one."""
+    return None if root.sources is None else files.read(f"{SOURCES}/{root.sources}", limit)
+
+
+def rows_alone(files: Files, plan: Plan, segment: Segment) -> Rows:
+    """Return the new rows of a small segment that was written together with older ones."""
+    part = Snapshot(files, replace(plan.root, segments=(segment,)))
+    return {name: read_rows(part, name, plan.n_absorbed) for name in plan.root.arrays}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sadih_dask.errors import FormatError, InputError
-from sadih_dask.files.filesystem import connect
+from sadih_dask.errors import ConflictError, FormatError, InputError, LabelError
+from sadih_dask.files.filesystem import Files, connect
 from sadih_dask.stores import columns as row_ids
+from sadih_dask.stores import commit as commits
 from sadih_dask.stores.columns import (
     check_lengths,
     check_names,
@@ -19,14 +19,16 @@ from sadih_dask.stores.columns import (
     prepare_features,
     prepare_labels,
 )
-from sadih_dask.stores.commit import NewRows
 from sadih_dask.stores.layout import DTYPES
-from sadih_dask.stores.plan import Chunking, new_plan
-from sadih_dask.stores.root import Column, Commit, Schema
-from sadih_dask.stores.segment import BlockWriter, Rows
-from sadih_dask.stores.store import CommittedGroup
+from sadih_dask.stores.reader import Snapshot
+from sadih_dask.stores.root import Column, Root, Schema, short_hash
+from sadih_dask.stores.segment import Digests, Rows
+from sadih_dask.stores.store import Columns, Store, StoreWriter, Url, planned
+from sadih_dask.types import Ints
 
-Url = str | os.PathLike[str]
+SourcesRecord = Callable[[bytes | None], bytes]
+"""From the record of source files that a store has to the one with those of new rows."""
+SOURCES_LIMIT = 64 << 20
 _FLOATS = frozenset(["float16", "float32", "float64"])
 _BYTES = frozenset(["uint8"])
 SCHEMA: Schema = {
@@ -40,8 +42,8 @@ LEARNED_FROM = ("features", "labels")
 """Arrays that decide what is learned from a store."""
 
 
-class FeatureWriter(BlockWriter):
-    """A feature store that is being filled block by block; see `FeatureStore.allocate`."""
+class FeatureWriter(StoreWriter):
+    """Rows that are being written block by block; see `FeatureStore.allocate`."""
 
     kind: ClassVar[str] = KIND
     schema: ClassVar[Schema] = SCHEMA
@@ -53,18 +55,21 @@ class FeatureWriter(BlockWriter):
         labels: npt.ArrayLike | None = None,
         ids: npt.ArrayLike | None = None,
         thumbnails: npt.ArrayLike | None = None,
-    ) -> None:
-        """Write rows from `start` on: whole blocks, the last one up to the last row."""
+    ) -> Digests:
+        """Write rows from `start` on: whole blocks, the last one up to the last row.
+
+        Returns digests, which a worker hands back for `learn`.
+        """
         given = _given(features=features, labels=labels, ids=ids, thumbnails=thumbnails)
-        self._write(start, _prepare(self._plan, self.url, given, start))
+        return self._write(start, _prepare(self._plan.root, self.url, given, start))
 
     def finalise(self) -> FeatureStore:
-        """Commit the store once every block is written, and open it."""
-        self._finalise()
-        return FeatureStore.open(self.url, storage_options=self._files.options)
+        """Commit the rows once every block is written, and open the store."""
+        root = self._finalise()
+        return FeatureStore(Snapshot(self._files, root))
 
 
-class FeatureStore(CommittedGroup):
+class FeatureStore(Store):
     """Feature vectors, labels and what belongs to them, in a chunked store larger than memory.
 
     Arrays: `features` (n, d) of float16, float32 or float64; `labels`, (n,) integers or (n, c) rows
@@ -88,7 +93,6 @@ class FeatureStore(CommittedGroup):
         class_names: Sequence[str] | None = None,
         source: str = "",
         chunk_rows: int | None = None,
-        shard_rows: int | None = None,
         compression: str | None = None,
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
@@ -100,23 +104,26 @@ class FeatureStore(CommittedGroup):
         """
         given = _given(features=features, labels=labels, ids=ids, thumbnails=thumbnails)
         n_rows = check_lengths(given)
-        columns = {
-            name: (str(array.dtype), tuple(array.shape[1:])) for name, array in given.items()
-        }
-        columns["features"] = (_feature_dtype(given["features"].dtype), columns["features"][1])
-        properties = _properties(class_names, source)
-        if "labels" in given:
-            columns["labels"] = _label_column(given["labels"])
-        if "ids" in given:
-            declared = row_ids.fitting(np.asarray(given["ids"]))
-            properties["ids"], stored, row_shape = row_ids.declared(declared)
-            columns["ids"] = (stored, row_shape)
-        files = connect(url, storage_options)
-        chunking = Chunking(chunk_rows, shard_rows, compression)
-        plan = new_plan(KIND, SCHEMA, files, columns, n_rows, chunking, properties)
-        with FeatureWriter._begin(files, plan, overwrite) as writer:
-            writer._fill(lambda i, j: _prepare(plan, files.url, _between(given, i, j), i))
-        return cls.open(url, storage_options=storage_options)
+        shapes = {name: tuple(map(int, array.shape[1:])) for name, array in given.items()}
+        many = "labels" in given and bool(shapes["labels"])
+        writer = cls.allocate(
+            url,
+            n_rows,
+            *shapes["features"][:1],
+            dtype=_feature_dtype(given["features"].dtype),
+            label_dtype=_label_dtype(given["labels"]) if "labels" in given else None,
+            n_labels=shapes["labels"][0] if many else None,
+            id_dtype=row_ids.fitting(np.asarray(given["ids"])) if "ids" in given else None,
+            thumbnail_shape=shapes.get("thumbnails"),
+            class_names=class_names,
+            source=source,
+            chunk_rows=chunk_rows,
+            compression=compression,
+            overwrite=overwrite,
+            storage_options=storage_options,
+        )
+        writer._fill(lambda i, j: _prepare(writer._plan.root, writer.url, _between(given, i, j), i))
+        return writer.finalise()
 
     @classmethod
     def allocate(
@@ -133,9 +140,9 @@ class FeatureStore(CommittedGroup):
         class_names: Sequence[str] | None = None,
         source: str = "",
         chunk_rows: int | None = None,
-        shard_rows: int | None = None,
         compression: str | None = None,
         properties: Mapping[str, Any] | None = None,
+        sources: bytes | None = None,
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> FeatureWriter:
@@ -144,23 +151,70 @@ class FeatureStore(CommittedGroup):
         `n_labels` makes the labels rows of 0 and 1; `label_dtype=None` leaves labels out.
         `id_dtype` is "int64", or "S" or "U" with a length in bytes. Send the writer to workers,
         let them `write` the blocks that are `missing`, then `finalise` here. `properties` are
-        further attributes, which JSON can hold; they are part of the plan.
+        further attributes, which JSON can hold. `sources` is a record of where the rows come from.
         """
-        columns: dict[str, tuple[str, tuple[int, ...]]] = {"features": (dtype, (n_features,))}
+        arrays: Columns = {"features": (dtype, (n_features,))}
         properties = {**(properties or {}), **_properties(class_names, source)}
         if n_labels is not None:
-            columns["labels"] = ("uint8", (n_labels,))
+            arrays["labels"] = ("uint8", (n_labels,))
         elif label_dtype is not None:
-            columns["labels"] = (label_dtype, ())
+            arrays["labels"] = (label_dtype, ())
         if id_dtype is not None:
             properties["ids"], stored, row_shape = row_ids.declared(id_dtype)
-            columns["ids"] = (stored, row_shape)
+            arrays["ids"] = (stored, row_shape)
         if thumbnail_shape is not None:
-            columns["thumbnails"] = ("uint8", tuple(thumbnail_shape))
+            arrays["thumbnails"] = ("uint8", tuple(thumbnail_shape))
         files = connect(url, storage_options)
-        chunking = Chunking(chunk_rows, shard_rows, compression)
-        plan = new_plan(KIND, SCHEMA, files, columns, n_rows, chunking, properties)
-        return FeatureWriter._begin(files, plan, overwrite)
+        root = planned(KIND, SCHEMA, files, arrays, properties, chunk_rows, compression)
+        key = short_hash([arrays, n_rows, root.chunk_rows, root.compression, properties])
+        if sources is not None:
+            key = short_hash([key, sources.hex()])
+        amend = None if sources is None else _with_sources(files, lambda _: sources)
+        mode: commits.Mode = "overwrite" if overwrite else "create"
+        return FeatureWriter._begin(files, root, n_rows, mode, key, amend)
+
+    def extend(
+        self,
+        n_new: int,
+        *,
+        at: int | None = None,
+        class_names: Sequence[str] | None = None,
+        properties: Mapping[str, Any] | None = None,
+        sources: SourcesRecord | None = None,
+        key: str | None = None,
+    ) -> FeatureWriter:
+        """Begin to add `n_new` rows behind the last one, all or none of them.
+
+        `at` is the row count that the store is expected to have: a repeated call whose first run
+        did commit is then refused with ConflictError and adds nothing twice. `class_names` may
+        continue the list that the store has; `properties` are attributes to add or replace;
+        `sources` continues the record of source files.
+
+        `key` stands for these very rows. If the call is killed, the same call with the same key
+        keeps the blocks that are written.
+        """
+        files = self._snapshot.files
+        changed: dict[str, Any] = dict(properties or {})
+        names = None if class_names is None else [str(name) for name in class_names]
+
+        def check(root: Root) -> dict[str, Any]:
+            if at is not None and at != root.n_rows:
+                raise ConflictError(
+                    f"{self.url} has {root.n_rows} rows, but rows were to be appended at row {at}: "
+                    "they are there already, or somebody else has appended"
+                )
+            merged = {**root.properties, **changed}
+            if names is not None:
+                merged["class_names"] = _longer(self.url, root.properties["class_names"], names)
+            return {"properties": merged}
+
+        def amend(root: Root) -> dict[str, Any]:
+            named = {} if sources is None else _with_sources(files, sources)(root)
+            return {**check(root), **named}
+
+        root = self.refresh()._root
+        check(root)
+        return FeatureWriter._begin(files, root, n_new, "append", key, amend)
 
     def append(
         self,
@@ -171,48 +225,50 @@ class FeatureStore(CommittedGroup):
         *,
         at: int | None = None,
         class_names: Sequence[str] | None = None,
-        properties: Mapping[str, Any] | None = None,
-        resume_key: str | None = None,
-        before_commit: Callable[[], None] | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> int:
+    ) -> None:
         """Add rows behind the last one, all or none of them, and look at the result from now on.
 
-        `at` is the row count that the store is expected to have: a repeated call whose first run
-        did commit is then refused with ConflictError and adds nothing twice. `class_names` may
-        continue the list that the store has; `properties` are attributes to add or replace.
-
-        `resume_key` stands for these very rows. If the call is killed, the same call with the same
-        key keeps the blocks that are written, and returns the number of new rows in them.
-        `before_commit` may raise to have nothing added; `progress` hears of rows written, and all.
+        `at` and `class_names` are as in `extend`.
         """
         given = _given(features=features, labels=labels, ids=ids, thumbnails=thumbnails)
         n_new = check_lengths(given)
-        commit = self._snapshot.commit
-        changed: dict[str, Any] = dict(properties or {})
-        if class_names is not None:
-            changed |= _properties(class_names, self.source)
-            if changed["class_names"][: len(self.class_names)] != list(self.class_names):
-                raise InputError("class_names must begin with those that the store has already")
-        rows = NewRows(
-            n_new,
-            lambda i, j: _prepare(commit, self.url, _between(given, i, j), i),
-            changed,
-            resume_key,
-            before_commit,
-            progress,
+        _prepare(self._root, self.url, _between(given, 0, min(n_new, 1)), 0)  # the form, first
+        writer = self.extend(n_new, at=at, class_names=class_names)
+        root = writer._plan.root
+        writer._fill(lambda i, j: _prepare(root, self.url, _between(given, i, j), i))
+        self._snapshot = Snapshot(self._snapshot.files, writer._finalise())
+
+    def delete(self, ids: Any) -> int:
+        """Delete the rows with these ids and look at the result from now on; return how many.
+
+        The rows stay on disk until the store is compacted. What was learned from them goes at the
+        next `fit`, their codes at the next `encode`. An id that the store has not is an error, and
+        nothing is deleted.
+        """
+        root, n_rows = commits.delete_rows(
+            self._snapshot.files, SCHEMA, KIND, lambda state: find_ids(FeatureStore(state), ids)
         )
-        return self._append(rows, at)
+        self._snapshot = Snapshot(self._snapshot.files, root)
+        return n_rows
+
+    def require_labels(self, purpose: str) -> None:
+        """Raise LabelError if the store has none."""
+        if "labels" not in self.arrays:
+            raise LabelError(f"{self.url} has no labels; {purpose}. Ingest it with labels")
+
+    def sources_record(self) -> bytes | None:
+        """Return the record of the files that the rows came from, if there is one."""
+        return commits.read_sources(self._snapshot.files, self._root, SOURCES_LIMIT)
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Return the names of the classes, label 0 first, or nothing if none were given."""
-        return tuple(self._snapshot.commit.properties["class_names"])
+        return tuple(self._root.properties["class_names"])
 
     @property
     def source(self) -> str:
         """Return where the data come from, in the words of whoever created the store."""
-        return str(self._snapshot.commit.properties["source"])
+        return str(self._root.properties["source"])
 
     @property
     def n_features(self) -> int:
@@ -220,13 +276,13 @@ class FeatureStore(CommittedGroup):
         return self.shape("features")[1]
 
     def _check_properties(self) -> None:
-        found = self._snapshot.commit.properties
+        found = self._root.properties
         names = found.get("class_names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise FormatError(f"{self.url}: attribute 'class_names' is not a list of names")
         if not isinstance(found.get("source"), str):
             raise FormatError(f"{self.url}: attribute 'source' is not a text")
-        if "features" not in self._snapshot.commit.layouts:
+        if "features" not in self._root.arrays:
             raise FormatError(f"{self.url} has no array 'features'")
 
 
@@ -243,9 +299,9 @@ def _between(given: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
     return {name: array[start:stop] for name, array in given.items()}
 
 
-def _prepare(commit: Commit, url: str, given: Mapping[str, Any], first_row: int) -> Rows:
+def _prepare(root: Root, url: str, given: Mapping[str, Any], first_row: int) -> Rows:
     """Return rows as they are stored, after every check that can be made of them."""
-    layouts = commit.layouts
+    layouts = root.layouts(root.chunk_rows, root.compression)
     arrays = {name: np.asarray(array) for name, array in given.items()}
     check_names(set(arrays), layouts, url)
     check_lengths(arrays)
@@ -253,7 +309,7 @@ def _prepare(commit: Commit, url: str, given: Mapping[str, Any], first_row: int)
     if "labels" in arrays:
         rows["labels"] = prepare_labels(arrays["labels"], layouts["labels"], first_row)
     if "ids" in arrays:
-        encoding = commit.properties["ids"]
+        encoding = root.properties["ids"]
         rows["ids"] = row_ids.encode_ids(arrays["ids"], encoding, layouts["ids"], first_row)
     if "thumbnails" in arrays:
         rows["thumbnails"] = prepare_bytes(arrays["thumbnails"], layouts["thumbnails"])
@@ -270,6 +326,39 @@ def _feature_dtype(dtype: Any) -> str:
     return "float32" if name in {"int8", "uint8", "int16", "uint16", "bool"} else name
 
 
-def _label_column(labels: Any) -> tuple[str, tuple[int, ...]]:
-    shape = tuple(int(length) for length in labels.shape[1:])
-    return ("uint8", shape) if shape else (np.dtype(labels.dtype).newbyteorder("=").name, ())
+def _label_dtype(labels: Any) -> str:
+    return np.dtype(labels.dtype).newbyteorder("=").name
+
+
+def _longer(url: str, there: list[str], given: list[str]) -> list[str]:
+    """Return the names of both, where one list continues the other."""
+    shorter = min(len(there), len(given))
+    if there[:shorter] != given[:shorter]:
+        raise ConflictError(
+            f"{url} numbers its classes {', '.join(there[:3])} ..., new rows were numbered by "
+            f"{', '.join(given[:3])} ...: class_names must begin with those that the store has. "
+            "Somebody else may have added classes; number the rows anew"
+        )
+    return max(there, given, key=len)
+
+
+def _with_sources(files: Files, record: SourcesRecord) -> commits.Amend:
+    def amend(root: Root) -> dict[str, Any]:
+        data = record(commits.read_sources(files, root, SOURCES_LIMIT))
+        return {"sources": commits.write_sources(files, data)}
+
+    return amend
+
+
+def find_ids(store: FeatureStore, ids: Any) -> Ints:
+    """Rows of the given ids, ascending; the ids are read chunk by chunk."""
+    if "ids" not in store.arrays:
+        raise InputError(f"{store.url} has no ids; ingest it with ids to name rows by them")
+    wanted = np.unique(np.asarray(ids))
+    found = [row + np.flatnonzero(np.isin(held, wanted)) for row, held in store.blocks("ids")]
+    rows = np.concatenate([np.zeros(0, np.int64), *found])
+    if len(rows) < len(wanted):
+        known = store.take("ids", rows) if len(rows) else wanted[:0]
+        missing = np.setdiff1d(wanted, known)
+        raise InputError(f"{store.url} has no row with id {missing[0]!r} ({len(missing)} such ids)")
+    return rows

@@ -1,7 +1,7 @@
 """How one array lies in its chunks, and the Zarr v3 metadata that says so.
 
-Rows are chunked, columns never: a chunk is `chunk_rows` whole rows. Arrays of a store share their
-chunk rows, so that one *block* (a chunk, or a shard of several) holds the same rows of each.
+Rows are chunked, columns never: a chunk is `chunk_rows` whole rows, and a file of its own. Arrays
+of a segment share their chunk rows, so that one *block* holds the same rows of each.
 
 The metadata is a pure function of the layout. Reading it back is the inverse: the layout is taken
 from the document, and the document must then be exactly the one that this layout has. Whatever is
@@ -18,12 +18,11 @@ from typing import Any, Final
 import numpy as np
 
 from sadih_dask.errors import FormatError, InputError
+from sadih_dask.files.checksum import TRAILER_BYTES
 
 MIB: Final = 1 << 20
 DEFAULT_CHUNK_BYTES: Final = 16 * MIB
-SMALLEST_CHUNK_BYTES: Final = MIB
 MAX_CHUNK_BYTES: Final = 256 * MIB
-MAX_BLOCK_BYTES: Final = 1024 * MIB
 MAX_ROWS: Final = 1 << 48
 ZSTD_LEVEL: Final = 3
 COMPRESSIONS: Final = ("none", "zstd")
@@ -31,24 +30,31 @@ DTYPES: Final = frozenset(
     ["float16", "float32", "float64"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
-_CODECS: Final = frozenset(["bytes", "zstd", "crc32c", "sharding_indexed"])
+_CODECS: Final = frozenset(["bytes", "zstd", "crc32c"])
 _BYTES: Final[dict[str, Any]] = {"name": "bytes", "configuration": {"endian": "little"}}
 _ZSTD: Final[dict[str, Any]] = {
     "name": "zstd",
     "configuration": {"level": ZSTD_LEVEL, "checksum": False},
 }
 _CRC: Final[dict[str, Any]] = {"name": "crc32c"}
+_DIMENSIONS: Final = {
+    "features": ("feature",),
+    "labels": ("class",),
+    "ids": ("byte",),
+    "thumbnails": ("y", "x", "channel"),
+    "codes": ("byte",),
+}
+"""What the dimensions behind the rows are called, for xarray."""
 
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """The layout of one array; `shard_rows` is None where a chunk is a file of its own."""
+    """The layout of one array."""
 
     name: str
     dtype: str
     row_shape: tuple[int, ...]
     chunk_rows: int
-    shard_rows: int | None = None
     compression: str = "none"
 
     @property
@@ -70,18 +76,13 @@ class ArrayLayout:
         return self.chunk_rows * self.row_bytes
 
     @property
-    def block_rows(self) -> int:
-        """Return the rows of one stored file: the unit of writing."""
-        return self.shard_rows or self.chunk_rows
+    def stored_bytes(self) -> int | None:
+        """Return the length of a chunk's file, or None where that depends on the rows."""
+        return self.chunk_bytes + TRAILER_BYTES if self.compression == "none" else None
 
-    @property
-    def chunks_per_block(self) -> int:
-        """Return how many chunks one stored file holds."""
-        return self.block_rows // self.chunk_rows
-
-    def key(self, block: int) -> str:
-        """Return the key of a block's file."""
-        return f"{self.name}/c.{block}" + ".0" * len(self.row_shape)
+    def key(self, chunk: int) -> str:
+        """Return the key of a chunk's file."""
+        return f"{self.name}/c.{chunk}" + ".0" * len(self.row_shape)
 
     def metadata(self, n_rows: int) -> dict[str, Any]:
         """Return the Zarr v3 array document for `n_rows` rows."""
@@ -90,66 +91,44 @@ class ArrayLayout:
             "node_type": "array",
             "shape": [n_rows, *self.row_shape],
             "data_type": self.dtype,
-            "chunk_grid": _named("regular", chunk_shape=[self.block_rows, *self.row_shape]),
+            "chunk_grid": _named("regular", chunk_shape=[self.chunk_rows, *self.row_shape]),
             "chunk_key_encoding": _named("default", separator="."),
             "fill_value": 0.0 if self.dtype.startswith("float") else 0,
             "codecs": self._codecs(),
             "attributes": {},
+            "dimension_names": ["row", *_DIMENSIONS[self.name][: len(self.row_shape)]],
             "storage_transformers": [],
         }
 
     def _codecs(self) -> list[dict[str, Any]]:
-        inner = [_BYTES, _ZSTD, _CRC] if self.compression == "zstd" else [_BYTES, _CRC]
-        if self.shard_rows is None:
-            return inner
-        return [
-            _named(
-                "sharding_indexed",
-                chunk_shape=[self.chunk_rows, *self.row_shape],
-                codecs=inner,
-                index_codecs=[_BYTES, _CRC],
-                index_location="end",
-            )
-        ]
+        return [_BYTES, _ZSTD, _CRC] if self.compression == "zstd" else [_BYTES, _CRC]
 
     def check(self, where: str) -> None:
         """Refuse a layout whose chunks could not be held in memory, or that has no elements."""
         if any(length < 1 for length in self.row_shape):
             raise FormatError(f"{where}: rows of shape {self.row_shape} have no elements")
-        if self.chunk_bytes > MAX_CHUNK_BYTES or self.block_rows * self.row_bytes > MAX_BLOCK_BYTES:
+        if self.chunk_bytes > MAX_CHUNK_BYTES:
             raise FormatError(
-                f"{where}: chunks of {self.chunk_rows} rows ({self.chunk_bytes} bytes) in files of "
-                f"{self.block_rows} rows exceed the limit of {MAX_CHUNK_BYTES} bytes a chunk and "
-                f"{MAX_BLOCK_BYTES} a file; choose fewer rows a chunk"
+                f"{where}: chunks of {self.chunk_rows} rows ({self.chunk_bytes} bytes) exceed the "
+                f"limit of {MAX_CHUNK_BYTES} bytes; choose fewer rows a chunk"
             )
 
 
-def default_chunk_rows(row_bytes: int, n_rows: int, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> int:
+def default_chunk_rows(row_bytes: int, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> int:
     """Return a power of two, so that row blocks of any power of two fit whole chunks.
 
-    Chunks of `chunk_bytes`, or down to half of it, by the widest array; less if the store is small
-    (its only chunk is padded to full length), but not below 1 MiB, as rows may be appended later.
+    Chunks of `chunk_bytes`, or down to half of it, by the widest array.
 
-    >>> default_chunk_rows(2048, n_rows=10**6)
+    >>> default_chunk_rows(2048)
     8192
-    >>> default_chunk_rows(2048, n_rows=10)
-    512
     """
-    largest = _power_of_two_below(chunk_bytes // row_bytes)
-    smallest = _power_of_two_below(SMALLEST_CHUNK_BYTES // row_bytes)
-    wanted = 1 << (n_rows - 1).bit_length() if n_rows > 0 else largest
-    return min(largest, max(smallest, wanted))
+    return 1 << max(0, (chunk_bytes // row_bytes).bit_length() - 1)
 
 
-def check_chunking(chunk_rows: int, shard_rows: int | None, compression: str) -> None:
+def check_chunking(chunk_rows: int, compression: str) -> None:
     """Refuse parameters of a new store that make no layout."""
     if chunk_rows < 1:
         raise InputError(f"chunk_rows must be at least 1, got {chunk_rows}")
-    if shard_rows is not None and (shard_rows < chunk_rows or shard_rows % chunk_rows):
-        raise InputError(
-            f"shard_rows must be a multiple of chunk_rows, got {shard_rows} and {chunk_rows}; "
-            f"for example shard_rows={chunk_rows * max(1, shard_rows // chunk_rows)}"
-        )
     if compression not in COMPRESSIONS:
         raise InputError(f"compression must be one of {COMPRESSIONS}, got {compression!r}")
 
@@ -164,32 +143,18 @@ def parse_metadata(name: str, document: object, where: str) -> tuple[ArrayLayout
             f"{where}: data type {_short(dtype)} is not read; known are {', '.join(sorted(DTYPES))}"
         )
     shape = _sizes(document.get("shape"), f"{where}: shape")
-    outer = _sizes(_configuration(document.get("chunk_grid")).get("chunk_shape"), f"{where}: chunk")
+    chunk = _sizes(_configuration(document.get("chunk_grid")).get("chunk_shape"), f"{where}: chunk")
     codecs = _codec_list(document.get("codecs"), where)
-    sharded = codecs[0].get("name") == "sharding_indexed"
-    inner = outer
-    if sharded:
-        inner = _sizes(_configuration(codecs[0]).get("chunk_shape"), f"{where}: inner chunk")
-        codecs = _codec_list(_configuration(codecs[0]).get("codecs"), where)
-    layout = ArrayLayout(
-        name,
-        dtype,
-        shape[1:],
-        inner[0],
-        outer[0] if sharded else None,
-        "zstd" if any(codec.get("name") == "zstd" for codec in codecs) else "none",
-    )
+    zstd = any(codec.get("name") == "zstd" for codec in codecs)
+    layout = ArrayLayout(name, dtype, shape[1:], chunk[0], "zstd" if zstd else "none")
     _compare(document, layout, shape[0], where)
     layout.check(where)
     return layout, shape[0]
 
 
 def _compare(document: Mapping[str, Any], layout: ArrayLayout, n_rows: int, where: str) -> None:
-    if layout.chunk_rows < 1 or layout.block_rows % layout.chunk_rows:
-        raise FormatError(
-            f"{where}: files of {layout.block_rows} rows do not hold whole chunks of "
-            f"{layout.chunk_rows} rows"
-        )
+    if layout.chunk_rows < 1:
+        raise FormatError(f"{where}: a chunk of {layout.chunk_rows} rows holds nothing")
     expected = layout.metadata(n_rows)
     for field in sorted(expected.keys() | document.keys()):
         if field not in expected or field not in document or document[field] != expected[field]:
@@ -235,7 +200,3 @@ def _short(value: object) -> str:
     """Quote a value found in a file without repeating megabytes of it."""
     text = repr(value)
     return text if len(text) <= 120 else f"{text[:117]}..."
-
-
-def _power_of_two_below(value: int) -> int:
-    return 1 << max(0, value.bit_length() - 1)

@@ -1,106 +1,94 @@
-"""Reading one commit of a store, block by block, with every byte checked.
+"""Reading one state of a store: logical rows -> segments -> chunks, with every byte checked.
 
-A snapshot is immutable and holds no row data; its functions keep no state between calls, so any
-number of threads may read through the same one.
+A snapshot is immutable and holds no rows; manifests and deletions are read when they are first
+needed, so a worker that reads one segment reads one manifest. Any number of threads may read
+through the same snapshot.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sadih_dask.errors import (
-    ConflictError,
-    FormatError,
-    IncompleteError,
-    InputError,
-    IntegrityError,
-)
-from sadih_dask.files.checksum import as_bytes_view, crc32c
+from sadih_dask.errors import FormatError, InputError, IntegrityError
+from sadih_dask.files.checksum import as_bytes_view
 from sadih_dask.files.filesystem import Files, LocalFiles
 from sadih_dask.stores import chunks
+from sadih_dask.stores.deletions import live_before, physical, read_deletions
 from sadih_dask.stores.layout import ArrayLayout
-from sadih_dask.stores.manifest import (
-    KEPT_GENERATIONS,
-    Manifest,
-    manifest_bytes,
-    read_manifest,
-    receipts,
-)
-from sadih_dask.stores.root import Commit, Schema, check_array_documents, read_commit
-
-_ATTEMPTS = 5
+from sadih_dask.stores.root import Root, Segment
+from sadih_dask.stores.segment import Manifest, read_manifest
+from sadih_dask.types import Ints
 
 
-@dataclass(frozen=True)
 class Snapshot:
-    """One commit: where it is, what it consists of, and the digests of its chunks."""
+    """One state of a store, and where it is."""
 
-    files: Files
-    commit: Commit
-    manifest: Manifest
+    def __init__(self, files: Files, root: Root) -> None:
+        self.files, self.root = files, root
+        self._manifests: dict[str, Manifest] = {}
+        self._dead: dict[str, Ints] = {}
+
+    @cached_property
+    def starts(self) -> Ints:
+        """First logical row of each segment, and one past the last of all."""
+        return np.cumsum([0, *(segment.n_live for segment in self.root.segments)])
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are."""
+        return int(self.starts[-1])
+
+    @cached_property
+    def bounds(self) -> Ints:
+        """First logical row of each chunk that has any, and one past the last of all."""
+        found = [
+            start + live_before(self.dead(segment), _chunk_starts(segment))
+            for segment, start in zip(self.root.segments, self.starts, strict=False)
+        ]
+        return np.unique(np.concatenate([np.array([0, self.n_rows]), *found]))
+
+    def dead(self, segment: Segment) -> Ints:
+        """Positions of the deleted rows of a segment."""
+        if segment.id not in self._dead:
+            self._dead[segment.id] = read_deletions(self.files, segment)
+        return self._dead[segment.id]
+
+    def manifest(self, segment: Segment) -> Manifest:
+        """The digests of a segment's chunks."""
+        if segment.id not in self._manifests:
+            self._manifests[segment.id] = read_manifest(self.files, segment, self.root.arrays)
+        return self._manifests[segment.id]
+
+    def check_array(self, name: str) -> None:
+        """Raise InputError with the names that there are."""
+        if name not in self.root.arrays:
+            raise InputError(
+                f"{self.files.url} has no array {name!r}; it has {', '.join(self.root.arrays)}"
+            )
 
     def layout(self, name: str) -> ArrayLayout:
-        """Return the layout of an array, or InputError with the names that there are."""
-        try:
-            return self.commit.layouts[name]
-        except KeyError:
-            raise InputError(
-                f"{self.files.url} has no array {name!r}; it has {', '.join(self.commit.layouts)}"
-            ) from None
+        """Type and row shape of an array, in chunks as new segments have them."""
+        self.check_array(name)
+        return self.root.layouts(self.root.chunk_rows, self.root.compression)[name]
+
+    def positions(self, rows: Ints) -> Iterator[tuple[Segment, Ints, Ints]]:
+        """For ascending logical rows: segments, which of the rows they hold, and where."""
+        cuts = np.searchsorted(rows, self.starts)
+        for segment, start, first, last in zip(
+            self.root.segments, self.starts, cuts, cuts[1:], strict=False
+        ):
+            if first < last:
+                here = np.arange(first, last)
+                yield segment, here, physical(self.dead(segment), rows[here] - start)
 
 
-def open_snapshot(
-    files: Files, kind: str, schema: Schema, uid: str | None = None, generation: int | None = None
-) -> Snapshot:
-    """Open the latest commit, or the one that `uid` and `generation` name."""
-    commit = _read_settled_commit(files, kind, schema)
-    if uid is not None and uid != commit.uid:
-        raise ConflictError(
-            f"{files.url} has been replaced by another store since it was opened; open it again"
-        )
-    if not commit.complete:
-        raise IncompleteError(
-            f"{files.url} is incomplete: {len(receipts(files))} of {commit.n_blocks} blocks are "
-            "written. Repeat the call that was creating it and it will complete the rest"
-        )
-    wanted = commit.generation if generation is None else generation
-    if wanted <= commit.generation - KEPT_GENERATIONS:
-        raise ConflictError(
-            f"{files.url}: commit {wanted} is no longer kept, the latest is {commit.generation}; "
-            "open the store again"
-        )
-    # Rows are only ever added, so the latest row count bounds every earlier manifest too.
-    limit = manifest_bytes(commit.n_rows, commit.layout.chunk_rows, len(commit.layouts))
-    names = tuple(commit.layouts)
-    manifest = read_manifest(files, wanted, commit.uid, commit.layout.chunk_rows, names, limit)
-    if wanted != commit.generation:
-        commit = replace(commit, generation=wanted, n_rows=manifest.n_rows)
-    elif (manifest.n_rows, manifest.crc) != (commit.n_rows, commit.manifest_crc):
-        raise IntegrityError(
-            f"{files.url}: manifest of commit {wanted} is not the one that was committed: it "
-            f"covers {manifest.n_rows} rows with checksum {manifest.crc:08x}, expected "
-            f"{commit.n_rows} and {commit.manifest_crc:08x}"
-        )
-    return Snapshot(files, commit, manifest)
-
-
-def _read_settled_commit(files: Files, kind: str, schema: Schema) -> Commit:
-    for attempt in range(_ATTEMPTS):
-        commit = read_commit(files, kind, schema)
-        if not commit.complete:
-            return commit
-        try:
-            check_array_documents(files, commit, schema)
-        except ConflictError:
-            if attempt == _ATTEMPTS - 1:
-                raise
-        else:
-            break
-    return commit
+def _chunk_starts(segment: Segment) -> Ints:
+    return np.arange(0, segment.n_rows, segment.chunk_rows)
 
 
 def read_rows(
@@ -112,11 +100,11 @@ def read_rows(
 ) -> npt.NDArray[Any]:
     """Return rows [start, stop) of an array as stored, in `out` if it is given."""
     layout = snapshot.layout(name)
-    stop = snapshot.commit.n_rows if stop is None else stop
-    if not 0 <= start <= stop <= snapshot.commit.n_rows:
+    stop = snapshot.n_rows if stop is None else stop
+    if not 0 <= start <= stop <= snapshot.n_rows:
         raise InputError(
             f"{snapshot.files.url}: rows {start} to {stop} of {name!r} were asked for, but it has "
-            f"rows 0 to {snapshot.commit.n_rows}"
+            f"rows 0 to {snapshot.n_rows}"
         )
     shape = (stop - start, *layout.row_shape)
     if out is None:
@@ -128,109 +116,145 @@ def read_rows(
         )
     if start == stop:
         return out
-    target = as_bytes_view(out)
-    fetched = _ShardIndex()
-    for chunk in range(start // layout.chunk_rows, -(-stop // layout.chunk_rows)):
-        first, last = snapshot.manifest.rows_of(chunk)
-        low, high = max(start, first), min(stop, last)
-        view = target[(low - start) * layout.row_bytes : (high - start) * layout.row_bytes]
-        read_chunk(snapshot, layout, chunk, (low - first, high - first), view, fetched)
+    first = int(np.searchsorted(snapshot.starts, start, "right")) - 1
+    for segment, begin in zip(
+        snapshot.root.segments[first:], snapshot.starts[first:], strict=False
+    ):
+        if begin >= stop:
+            break
+        low, high = max(start, int(begin)), min(stop, int(begin) + segment.n_live)
+        if low < high:
+            part = out[low - start : high - start]
+            _read_live(snapshot, segment, name, low - int(begin), high - int(begin), part)
     return out
 
 
-def take_rows(snapshot: Snapshot, name: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+def _read_live(
+    snapshot: Snapshot, segment: Segment, name: str, low: int, high: int, out: npt.NDArray[Any]
+) -> None:
+    """Read live rows [low, high) of a segment, chunk by chunk."""
+    dead = snapshot.dead(segment)
+    layout = snapshot.root.layouts_of(segment)[name]
+    if len(dead):
+        places = physical(dead, np.array([low, high - 1]))
+        low, high = int(places[0]), int(places[1]) + 1
+    filled = 0
+    for chunk in range(low // layout.chunk_rows, -(-high // layout.chunk_rows)):
+        first = chunk * layout.chunk_rows
+        want = max(low, first) - first, min(high, first + layout.chunk_rows) - first
+        gone = dead[np.searchsorted(dead, first + want[0]) : np.searchsorted(dead, first + want[1])]
+        n_live = want[1] - want[0] - len(gone)
+        if not len(gone):
+            read_chunk(snapshot, segment, layout, chunk, want, out[filled : filled + n_live])
+        elif n_live:
+            rows = np.empty((want[1] - want[0], *layout.row_shape), layout.numpy_dtype)
+            read_chunk(snapshot, segment, layout, chunk, want, rows)
+            out[filled : filled + n_live] = np.delete(rows, gone - first - want[0], axis=0)
+        filled += n_live
+
+
+def take_rows(snapshot: Snapshot, name: str, rows: Ints) -> npt.NDArray[Any]:
     """Return the given rows in the given order; each chunk that holds any is read once."""
     layout = snapshot.layout(name)
-    n_rows = snapshot.commit.n_rows
+    n_rows = snapshot.n_rows
     if rows.ndim != 1 or (rows.size and not 0 <= rows.min() <= rows.max() < n_rows):
         raise InputError(
             f"{snapshot.files.url}: rows must be a list of numbers from 0 to {n_rows - 1}"
         )
     out = np.empty((rows.size, *layout.row_shape), layout.numpy_dtype)
     order = np.argsort(rows, kind="stable")
-    ordered = rows[order]
-    _, starts = np.unique(ordered // layout.chunk_rows, return_index=True)
-    for first, last in zip(starts, [*starts[1:], rows.size], strict=False):
-        wanted = ordered[first:last]
-        low, high = int(wanted[0]), int(wanted[-1]) + 1
-        out[order[first:last]] = read_rows(snapshot, name, low, high)[wanted - low]
+    for segment, here, places in snapshot.positions(rows[order]):
+        out[order[here]] = take_places(snapshot, segment, name, places)
     return out
 
 
-class _ShardIndex:
-    """The index of the shard that was read last: neighbouring chunks need it again."""
-
-    block = -1
-    entries: tuple[tuple[int, int], ...] = ()
+def take_places(snapshot: Snapshot, segment: Segment, name: str, places: Ints) -> npt.NDArray[Any]:
+    """Return rows at ascending positions of a segment, dead ones too."""
+    layout = snapshot.root.layouts_of(segment)[name]
+    out = np.empty((len(places), *layout.row_shape), layout.numpy_dtype)
+    numbers, starts = np.unique(places // layout.chunk_rows, return_index=True)
+    for chunk, first, last in zip(numbers, starts, [*starts[1:], len(places)], strict=True):
+        inside = places[first:last] - chunk * layout.chunk_rows
+        low, high = int(inside[0]), int(inside[-1]) + 1
+        rows = np.empty((high - low, *layout.row_shape), layout.numpy_dtype)
+        read_chunk(snapshot, segment, layout, int(chunk), (low, high), rows)
+        out[first:last] = rows[inside - low]
+    return out
 
 
 def read_chunk(
     snapshot: Snapshot,
+    segment: Segment,
     layout: ArrayLayout,
     chunk: int,
     want: tuple[int, int],
-    out: npt.NDArray[np.uint8],
-    index: _ShardIndex | None = None,
+    out: npt.NDArray[Any],
 ) -> None:
     """Read the rows `want` (counted within the chunk) into `out` and check the whole chunk."""
-    first, last = snapshot.manifest.rows_of(chunk)
-    committed = (last - first) * layout.row_bytes
-    span = (want[0] * layout.row_bytes, want[1] * layout.row_bytes)
+    expected = int(snapshot.manifest(segment).digests[layout.name][chunk])
+    key = f"{segment.path}/{layout.key(chunk)}"
+    span = want[0] * layout.row_bytes, want[1] * layout.row_bytes
+    target = as_bytes_view(out)
     files = snapshot.files
     try:
-        if isinstance(files, LocalFiles) and chunks.can_read(layout):
-            digest = chunks.read_plain(files, layout, chunk, committed, span, out)
+        if isinstance(files, LocalFiles) and layout.compression == "none":
+            chunks.read_plain(files, key, layout, span, target, expected)
         else:
-            data = chunks.decode_chunk(_fetch(files, layout, chunk, index or _ShardIndex()), layout)
-            digest = crc32c(data[:committed])
-            out[:] = data[span[0] : span[1]]
+            stored = files.read(key, chunks.stored_limit(layout))
+            target[:] = chunks.decode_chunk(stored, layout, expected)[span[0] : span[1]]
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise _damaged(snapshot, layout, chunk, "its file is missing") from error
+        raise damaged(snapshot, segment, layout, chunk, "its file is missing") from error
     except (chunks.DamagedChunkError, FormatError, IsADirectoryError) as error:
-        raise _damaged(snapshot, layout, chunk, str(error)) from error
-    expected = int(snapshot.manifest.digests[layout.name][chunk])
-    if digest != expected:
-        reason = (
-            f"it is a valid chunk, but not the one that was committed (digest {digest:08x}, "
-            f"expected {expected:08x}): swapped, stale or overwritten"
-        )
-        raise _damaged(snapshot, layout, chunk, reason)
+        raise damaged(snapshot, segment, layout, chunk, str(error)) from error
 
 
-def check_padding(snapshot: Snapshot, layout: ArrayLayout) -> None:
-    """Check the chunks of the last shard that have no committed rows; nothing else reads them."""
-    n_chunks, size = snapshot.manifest.n_chunks, layout.chunks_per_block
-    index = _ShardIndex()
-    for chunk in range(n_chunks, -(-n_chunks // size) * size):
-        try:
-            chunks.decode_chunk(_fetch(snapshot.files, layout, chunk, index), layout)
-        except chunks.DamagedChunkError as error:
-            raise _damaged(snapshot, layout, chunk, str(error)) from error
-
-
-def _fetch(files: Files, layout: ArrayLayout, chunk: int, index: _ShardIndex) -> bytes:
-    """Return the stored bytes of a chunk that is a file of its own, or a part of a shard."""
-    if layout.shard_rows is None:
-        return files.read(layout.key(chunk), chunks.stored_limit(layout))
-    block, inner = divmod(chunk, layout.chunks_per_block)
-    key = layout.key(block)
-    if index.block != block:
-        length = chunks.index_bytes(layout)
-        index.entries = tuple(chunks.decode_index(files.read_range(key, -length, length), layout))
-        index.block = block
-    offset, length = index.entries[inner]
-    chunks.check_entry((offset, length), layout)
-    stored = files.read_range(key, offset, length)
-    if len(stored) != length:
-        raise chunks.DamagedChunkError(f"it is truncated to {len(stored)} bytes of {length}")
-    return stored
-
-
-def _damaged(snapshot: Snapshot, layout: ArrayLayout, chunk: int, reason: str) -> IntegrityError:
-    first, last = snapshot.manifest.rows_of(chunk)
-    key = layout.key(chunk // layout.chunks_per_block)
-    rows = f"rows {first} to {last - 1}" if first < last else "no rows yet"
+def damaged(
+    snapshot: Snapshot, segment: Segment, layout: ArrayLayout, chunk: int, reason: str
+) -> IntegrityError:
+    """Name the chunk, its rows as the store counts them, and its file."""
+    number = snapshot.root.segments.index(segment)
+    first = chunk * segment.chunk_rows
+    ends = np.array([first, min(segment.n_rows, first + segment.chunk_rows)])
+    rows = snapshot.starts[number] + live_before(snapshot.dead(segment), ends)
+    held = f"rows {rows[0]} to {rows[1] - 1}" if rows[0] < rows[1] else "deleted rows"
     return IntegrityError(
-        f"{snapshot.files.url}: array {layout.name!r}, chunk {chunk} ({rows}, "
-        f"file {key}): {reason}. Restore that file from a copy or write the rows again"
+        f"{snapshot.files.url}: array {layout.name!r}, chunk {chunk} of segment {number} ({held}, "
+        f"file {segment.path}/{layout.key(chunk)}): {reason}. Restore that file from a copy or "
+        "write the rows again"
     )
+
+
+class BlockReader:
+    """Reads ranges of rows in ascending order, up to row ``end``, and no chunk twice.
+
+    Chunks are the unit in which bytes are read and checked. Those that lie within a range are read
+    straight into place; one that goes on in the next range is kept for it.
+    """
+
+    def __init__(self, snapshot: Snapshot, name: str, end: int) -> None:
+        self._snapshot, self._name, self._end = snapshot, name, end
+        self._held: tuple[int, npt.NDArray[Any]] | None = None
+
+    def __call__(self, start: int, out: npt.NDArray[Any]) -> None:
+        """Fill ``out`` with the rows from ``start`` on."""
+        bounds, stop = self._snapshot.bounds, start + len(out)
+        row = start
+        while row < stop:
+            chunk = int(np.searchsorted(bounds, row, "right")) - 1
+            first, limit = int(bounds[chunk]), int(bounds[chunk + 1])
+            if (self._held is not None and self._held[0] == chunk) or limit > stop < self._end:
+                until = min(limit, stop)
+                out[row - start : until - start] = self._chunk(chunk)[row - first : until - first]
+            else:  # the rest of the range, but for a chunk at its end that the next range needs
+                last = int(bounds[int(np.searchsorted(bounds, stop, "right")) - 1])
+                until = stop if stop == self._end else max(limit, last)
+                part = out[row - start : until - start]
+                read_rows(self._snapshot, self._name, row, until, part)
+            row = until
+
+    def _chunk(self, chunk: int) -> npt.NDArray[Any]:
+        if self._held is None or self._held[0] != chunk:
+            bounds = self._snapshot.bounds
+            rows = read_rows(self._snapshot, self._name, bounds[chunk], bounds[chunk + 1])
+            self._held = (chunk, rows)
+        return self._held[1]

@@ -1,29 +1,61 @@
-"""The root of a store: one small document whose replacement *is* the commit.
+"""The root of a store: one small document, the only file that is ever replaced.
 
-`zarr.json` of the group holds our record among its attributes and the metadata of all arrays
-(consolidated, as zarr writes it): readers of this package, and any Zarr library, learn from this
-one file how many rows there are. It carries a checksum of itself and that of its manifest.
+`zarr.json` of the group names the segments that hold the rows, in order. It carries the metadata
+of their arrays too (consolidated, as zarr writes it), so that other Zarr tools see what is
+committed and nothing else, and a checksum of itself.
+
+    format, version, uid     what it is; `uid` is the store's identity for ever
+    generation, commit       which state this is: a number, and 128 random bits
+    arrays                   type and row shape of each
+    chunk_rows, compression  of segments to come, unless they are small
+    properties               class names, the model of codes, ...
+    sources                  names the record of the files that rows came from, if there is one
+    segments                 id, rows, chunks, checksum of the manifest, deletions, leaves
+    pending                  segments that somebody is writing: named here before their first byte
+    history                  generations that can still be read
+    recent                   segments that were committed last, whatever they were joined to since
+    nonce                    random, so that no two roots are alike
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from sadih_dask.errors import ConflictError, FormatError, InputError, IntegrityError
-from sadih_dask.files.checksum import canonical_json, crc32c
-from sadih_dask.files.filesystem import Files
-from sadih_dask.stores.layout import MAX_ROWS, ArrayLayout, parse_metadata
+import numpy as np
 
-FORMAT_VERSION: Final = 1
+from sadih_dask.errors import ConflictError, FormatError, InputError, IntegrityError
+from sadih_dask.files import conditional
+from sadih_dask.files.checksum import canonical_json, crc32c
+from sadih_dask.files.conditional import Version
+from sadih_dask.files.filesystem import Files
+from sadih_dask.stores.layout import COMPRESSIONS, DTYPES, MAX_ROWS, ArrayLayout
+
+FORMAT_VERSION: Final = 2
 ROOT: Final = "zarr.json"
+SEGMENTS: Final = "segments"
+DELETIONS: Final = "deletions"
+SOURCES: Final = "sources"
+FORMER_ROOTS: Final = "roots"
 ROOT_LIMIT: Final = 16 << 20
-ARRAY_LIMIT: Final = 64 << 10
+KEPT_GENERATIONS: Final = 16
+_MOST_RECENT: Final = 64
 ATTRIBUTE: Final = "sadih_dask"
-_GROUP: Final[dict[str, Any]] = {"zarr_format": 3, "node_type": "group"}
+GROUP: Final[dict[str, Any]] = {"zarr_format": 3, "node_type": "group"}
 _INLINE: Final[dict[str, Any]] = {"kind": "inline", "must_understand": False}
+_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+def new_id() -> str:
+    """Return a name that nobody else can choose."""
+    return secrets.token_hex(16)
 
 
 @dataclass(frozen=True)
@@ -38,228 +70,390 @@ Schema = Mapping[str, Column]
 
 
 @dataclass(frozen=True)
-class Commit:
-    """The state of a store.
+class Leaf:
+    """Rows that were written together: how many, and a hash of each array's."""
 
-    While it is being made `complete` is False, `n_rows` is 0 and `planned_rows` says what it is
-    going to have. `previous_rows` is the row count of the commit before.
+    n_rows: int
+    hashes: Mapping[str, str]
+
+    def of(self, arrays: Iterable[str]) -> tuple[int, tuple[str, ...]]:
+        """What tells these rows from others, as far as some arrays are concerned."""
+        return self.n_rows, tuple(self.hashes[name] for name in arrays)
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """The dead rows of a segment: the file that lists them, how many, and a hash of the list."""
+
+    id: str
+    n_rows: int
+    hash: str
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows that never change, in chunks of their own.
+
+    leaves  what its rows are made of. Rows that are rewritten with others keep their leaves, so
+            that models and codes recognise them.
     """
+
+    id: str
+    n_rows: int
+    chunk_rows: int
+    compression: str
+    manifest_crc: int
+    leaves: tuple[Leaf, ...]
+    deleted: Deleted | None = None
+
+    @property
+    def path(self) -> str:
+        """Return the key of its folder."""
+        return f"{SEGMENTS}/{self.id}"
+
+    @property
+    def n_live(self) -> int:
+        """Return how many of its rows are not deleted."""
+        return self.n_rows - (0 if self.deleted is None else self.deleted.n_rows)
+
+    @property
+    def n_chunks(self) -> int:
+        """Return the number of chunks of each array."""
+        return -(-self.n_rows // self.chunk_rows)
+
+    def live_leaves(self) -> tuple[Leaf, ...]:
+        """What its live rows are: its leaves, or one that stands for what deletions have left."""
+        if self.deleted is None or not self.n_live:
+            return self.leaves if self.n_live else ()
+        hashes = {
+            name: short_hash([*(leaf.hashes[name] for leaf in self.leaves), self.deleted.hash])
+            for name in self.leaves[0].hashes
+        }
+        return (Leaf(self.n_live, hashes),)
+
+
+def short_hash(value: Any) -> str:
+    """Return 128 bits of a hash of what JSON can hold."""
+    return hashlib.sha256(canonical_json({"": value})).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A segment that somebody is writing; `key` is what the same call will have again."""
+
+    id: str
+    key: str
+    by: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
+
+
+@dataclass(frozen=True)
+class Root:
+    """One state of a store; see the module."""
 
     kind: str
     uid: str
-    layouts: dict[str, ArrayLayout]
-    planned_rows: int
-    properties: dict[str, Any]
-    complete: bool = False
+    arrays: Mapping[str, tuple[str, tuple[int, ...]]]
+    chunk_rows: int
+    compression: str
+    properties: Mapping[str, Any]
     generation: int = 0
-    n_rows: int = 0
-    previous_rows: int = 0
-    manifest_crc: int = 0
-    checksum: int = field(default=0, compare=False)
+    commit: str = ""
+    segments: tuple[Segment, ...] = ()
+    pending: tuple[Pending, ...] = ()
+    history: tuple[tuple[int, str], ...] = ()
+    sources: str | None = None
+    recent: tuple[str, ...] = ()
 
     @property
-    def layout(self) -> ArrayLayout:
-        """Return any of the layouts, for what they have in common: chunk and block rows."""
-        return next(iter(self.layouts.values()))
+    def n_rows(self) -> int:
+        """Return how many rows there are."""
+        return sum(segment.n_live for segment in self.segments)
 
     @property
-    def n_blocks(self) -> int:
-        """Return the number of files of each array that the plan has."""
-        return -(-self.planned_rows // self.layout.block_rows)
+    def row_bytes(self) -> int:
+        """Return the bytes of a row of all arrays."""
+        return sum(layout.row_bytes for layout in self.layouts(1, "none").values())
 
-    def same_plan(self, other: Commit) -> bool:
-        """Say whether both are going to be the same store, apart from its identity."""
-        mine = (self.kind, self.layouts, self.planned_rows, self.properties)
-        return mine == (other.kind, other.layouts, other.planned_rows, other.properties)
+    def layouts(self, chunk_rows: int, compression: str) -> dict[str, ArrayLayout]:
+        """Return the arrays of a segment with these chunks."""
+        return {
+            name: ArrayLayout(name, dtype, shape, chunk_rows, compression)
+            for name, (dtype, shape) in self.arrays.items()
+        }
+
+    def layouts_of(self, segment: Segment) -> dict[str, ArrayLayout]:
+        """Return the arrays of a segment."""
+        return self.layouts(segment.chunk_rows, segment.compression)
+
+    def pending_with(self, key: str) -> Pending | None:
+        """Return the unfinished segment of a call, if there is one."""
+        return next((entry for entry in self.pending if entry.key == key), None)
+
+    def committed(self, segment: Segment | None = None, **changes: Any) -> Root:
+        """Return the next state, by adding a segment or otherwise, with this one in its history."""
+        history = (*self.history, (self.generation, self.commit)) if self.segments else ()
+        recent = self.recent if segment is None else (*self.recent, segment.id)
+        return replace(
+            self,
+            generation=self.generation + 1,
+            commit=new_id(),
+            history=history[-KEPT_GENERATIONS:],
+            recent=recent[-_MOST_RECENT:],
+            **changes,
+        )
+
+    def without_pending(self, segment_id: str) -> tuple[Pending, ...]:
+        """Return what others are writing."""
+        return tuple(entry for entry in self.pending if entry.id != segment_id)
 
     def to_bytes(self) -> bytes:
-        """Return the group's `zarr.json`."""
+        """Return the document; each time another, since it holds random bits."""
         record = {
             "format": self.kind,
             "version": FORMAT_VERSION,
             "uid": self.uid,
-            "state": "complete" if self.complete else "incomplete",
             "generation": self.generation,
-            "n_rows": self.n_rows,
-            "planned_rows": self.planned_rows,
-            "previous_rows": self.previous_rows,
-            "manifest_crc32c": self.manifest_crc,
-            **self.properties,
+            "commit": self.commit,
+            "arrays": {name: [dtype, list(shape)] for name, (dtype, shape) in self.arrays.items()},
+            "chunk_rows": self.chunk_rows,
+            "compression": self.compression,
+            "properties": dict(self.properties),
+            "sources": self.sources,
+            "segments": [_segment_record(segment) for segment in self.segments],
+            "pending": [vars(entry) for entry in self.pending],
+            "history": [list(entry) for entry in self.history],
+            "recent": list(self.recent),
+            "nonce": new_id(),
         }
-        arrays = {name: layout.metadata(self.n_rows) for name, layout in self.layouts.items()}
-        record["checksum"] = _checksum(record, arrays)
+        record["checksum"] = _checksum(record)
         document = {
-            **_GROUP,
+            **GROUP,
             "attributes": {ATTRIBUTE: record},
-            "consolidated_metadata": {**_INLINE, "metadata": arrays},
+            "consolidated_metadata": self._consolidated(),
         }
-        data = json.dumps(document, indent=1, allow_nan=False).encode()
+        data = json.dumps(document, allow_nan=False).encode()
         if len(data) > ROOT_LIMIT:
             raise InputError(
-                f"the attributes of the store take {len(data)} bytes, at most {ROOT_LIMIT} are "
-                "allowed; shorten the class names or the source description"
+                f"the root of the store takes {len(data)} bytes, at most {ROOT_LIMIT} are allowed; "
+                "shorten the class names, or join its segments with compact"
             )
         return data
 
-
-_OWN_FIELDS: Final = frozenset(
-    [
-        "format",
-        "version",
-        "uid",
-        "state",
-        "generation",
-        "n_rows",
-        "planned_rows",
-        "previous_rows",
-        "manifest_crc32c",
-        "checksum",
-    ]
-)
+    def _consolidated(self) -> dict[str, Any]:
+        metadata: dict[str, Any] = {SEGMENTS: {**GROUP, "attributes": {}}}
+        for segment in self.segments:
+            metadata[segment.path] = {**GROUP, "attributes": {}}
+            for name, layout in self.layouts_of(segment).items():
+                metadata[f"{segment.path}/{name}"] = layout.metadata(segment.n_rows)
+        return {**_INLINE, "metadata": metadata}
 
 
-def _checksum(record: Mapping[str, Any], arrays: Mapping[str, Any]) -> int:
-    covered = {key: value for key, value in record.items() if key != "checksum"}
-    return crc32c(canonical_json({"record": covered, "arrays": arrays}))
+def _segment_record(segment: Segment) -> dict[str, Any]:
+    return {
+        "id": segment.id,
+        "n_rows": segment.n_rows,
+        "chunk_rows": segment.chunk_rows,
+        "compression": segment.compression,
+        "manifest_crc32c": segment.manifest_crc,
+        "deleted": None if segment.deleted is None else vars(segment.deleted),
+        "leaves": [[leaf.n_rows, dict(leaf.hashes)] for leaf in segment.leaves],
+    }
 
 
-def read_commit(files: Files, kind: str, schema: Schema) -> Commit:
-    """Read and check the root of a store."""
-    try:
-        data = files.read(ROOT, ROOT_LIMIT)
-    except (FileNotFoundError, NotADirectoryError) as error:
+def _checksum(record: Mapping[str, Any]) -> int:
+    return crc32c(canonical_json({k: v for k, v in record.items() if k != "checksum"}))
+
+
+def read_root(files: Files, kind: str, schema: Schema) -> tuple[Root, Version]:
+    """Read and check the root; FormatError if there is none."""
+    version = conditional.read(files, ROOT, ROOT_LIMIT)
+    if version is None:
         raise FormatError(
             f"{files.url} is not a store: it has no {ROOT}. Check the path, or create the store"
+        )
+    return parse_root(files.url, version.data, kind, schema), version
+
+
+def former_root_key(generation: int, commit: str) -> str:
+    """Return where a root is kept when another has taken its place."""
+    return f"{FORMER_ROOTS}/{generation:08d}-{commit}.json"
+
+
+def read_state(files: Files, kind: str, schema: Schema, generation: int, commit: str) -> Root:
+    """Return the state that a reader has opened, whatever has been committed since."""
+    latest, _ = read_root(files, kind, schema)
+    if latest.commit == commit:
+        return latest
+    try:
+        data = files.read(former_root_key(generation, commit), ROOT_LIMIT)
+    except FileNotFoundError as error:
+        raise ConflictError(
+            f"{files.url}: commit {generation} is no longer kept, the latest is "
+            f"{latest.generation}; open the store again"
         ) from error
-    document = load_json(data, f"{files.url}: {ROOT}")
+    root = parse_root(files.url, data, kind, schema)
+    if root.commit != commit:
+        raise IntegrityError(
+            f"{files.url}: {former_root_key(generation, commit)} is that of another commit"
+        )
+    return root
+
+
+def parse_root(url: str, data: bytes, kind: str, schema: Schema) -> Root:
+    """Return the root that a document holds; an error unless it is just what was written."""
+    document = load_json(data, f"{url}: {ROOT}")
     attributes = document.get("attributes")
     record = attributes.get(ATTRIBUTE) if isinstance(attributes, Mapping) else None
     if not isinstance(record, Mapping):
         raise FormatError(
-            f"{files.url} has no {ATTRIBUTE!r} attributes: it was not written by this package, or "
+            f"{url} has no {ATTRIBUTE!r} attributes: it was not written by this package, or "
             f"its {ROOT} is damaged. Plain Zarr arrays have to be ingested into a store first"
         )
-    commit = _parse(files.url, kind, schema, record, document.get("consolidated_metadata"))
-    _check_frame(files.url, document)
-    return commit
-
-
-def _check_frame(url: str, document: Mapping[str, Any]) -> None:
-    """Raise if what stands around the checksummed parts, for other Zarr tools, is not as written.
-
-    Further fields and attributes may be there: those tools can add some.
-    """
-    for part, fields in ((document, _GROUP), (document["consolidated_metadata"], _INLINE)):
-        for name, value in fields.items():
-            if part.get(name) != value:
-                raise IntegrityError(
-                    f"{url}: {ROOT} is damaged: field {name!r} is {str(part.get(name))[:40]!r}, "
-                    f"expected {value!r}. Restore that file from a copy"
-                )
-
-
-def _parse(
-    url: str, kind: str, schema: Schema, record: Mapping[str, Any], consolidated: object
-) -> Commit:
-    version = record.get("version")
-    if type(version) is int and version > FORMAT_VERSION:
-        raise FormatError(
-            f"{url} has format version {version}, this release reads up to {FORMAT_VERSION}; "
-            f"upgrade sadih_dask, or restore its {ROOT} if it is damaged"
-        )
-    if version != FORMAT_VERSION:
-        raise FormatError(f"{url}: {ROOT} has no known format version: {str(version)[:40]!r}")
-    arrays = consolidated.get("metadata") if isinstance(consolidated, Mapping) else None
-    try:
-        intact = isinstance(arrays, Mapping) and record.get("checksum") == _checksum(record, arrays)
-    except RecursionError:
-        intact = False
-    if not intact or not isinstance(arrays, Mapping):
+    _check_version(url, record)
+    if record.get("checksum") != _checksum_of(record):
         raise IntegrityError(
             f"{url}: {ROOT} is damaged: its checksum does not fit its contents. Restore that file "
-            "from a copy"
+            f"from a copy, or from {FORMER_ROOTS}/"
         )
     if record.get("format") != kind:
         raise FormatError(f"{url} holds {str(record.get('format'))[:40]!r}, expected {kind!r}")
-    layouts = _parse_arrays(url, schema, arrays)
-    numbers = {
-        name: _integer(url, record, name)
-        for name in ("generation", "n_rows", "planned_rows", "previous_rows")
+    try:
+        root = _parse(url, record, schema)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{url}: {ROOT} is not that of a store ({error!r})"[:300]) from error
+    _check_frame(url, document, root)
+    return root
+
+
+def _check_version(url: str, record: Mapping[str, Any]) -> None:
+    version = record.get("version")
+    if version == 1:
+        raise FormatError(
+            f"{url} has format version 1, which is not read any more: its rows were rewritten in "
+            "place. Ingest its source files again into a new store"
+        )
+    if type(version) is int and version > FORMAT_VERSION:
+        raise FormatError(
+            f"{url} has format version {version}, this release reads {FORMAT_VERSION}; upgrade "
+            f"sadih_dask, or restore its {ROOT} if it is damaged"
+        )
+    if version != FORMAT_VERSION:
+        raise FormatError(f"{url}: {ROOT} has no known format version: {str(version)[:40]!r}")
+
+
+def _checksum_of(record: Mapping[str, Any]) -> int | None:
+    try:
+        return _checksum(record)
+    except (RecursionError, ValueError, TypeError):
+        return None
+
+
+def _check_frame(url: str, document: Mapping[str, Any], root: Root) -> None:
+    """Raise if what other Zarr tools read is not what our record says.
+
+    Further fields and attributes may be there: those tools can add some.
+    """
+    expected = {**GROUP, "consolidated_metadata": root._consolidated()}
+    for name, value in expected.items():
+        if document.get(name) != value:
+            raise IntegrityError(
+                f"{url}: {ROOT} is damaged: field {name!r} is not as it was written. Restore that "
+                f"file from a copy, or from {FORMER_ROOTS}/"
+            )
+
+
+def _parse(url: str, record: Mapping[str, Any], schema: Schema) -> Root:
+    arrays = {
+        name: (_one_of(dtype, DTYPES), tuple(_size(n) for n in shape))
+        for name, (dtype, shape) in record["arrays"].items()
     }
-    return Commit(
-        kind=kind,
-        uid=str(record.get("uid"))[:64],
-        layouts=layouts,
-        properties={key: value for key, value in record.items() if key not in _OWN_FIELDS},
-        complete=record.get("state") == "complete",
-        manifest_crc=_integer(url, record, "manifest_crc32c"),
-        checksum=_integer(url, record, "checksum"),
-        **numbers,
+    _check_arrays(url, arrays, schema)
+    history = tuple((_size(generation), _id(commit)) for generation, commit in record["history"])
+    root = Root(
+        kind=record["format"],
+        uid=_id(record["uid"]),
+        arrays=arrays,
+        chunk_rows=_size(record["chunk_rows"], 1),
+        compression=_one_of(record["compression"], COMPRESSIONS),
+        properties=dict(record["properties"]),
+        generation=_size(record["generation"]),
+        commit=_id(record["commit"]) if record["commit"] else "",
+        segments=tuple(_parse_segment(part, set(arrays)) for part in record["segments"]),
+        pending=tuple(
+            Pending(_id(entry["id"]), str(entry["key"])[:128], str(entry["by"])[:256])
+            for entry in record["pending"]
+        ),
+        history=history,
+        sources=None if record["sources"] is None else _id(record["sources"]),
+        recent=tuple(map(_id, record["recent"])),
     )
+    for segment in root.segments:
+        for name, layout in root.layouts_of(segment).items():
+            layout.check(f"{url}: array {name!r}")
+    if len({segment.id for segment in root.segments}) < len(root.segments):
+        raise FormatError(f"{url}: {ROOT} names a segment twice")
+    return root
 
 
-def _parse_arrays(url: str, schema: Schema, arrays: Mapping[str, Any]) -> dict[str, ArrayLayout]:
-    layouts: dict[str, ArrayLayout] = {}
-    for name, document in arrays.items():
+def _parse_segment(record: Mapping[str, Any], arrays: set[str]) -> Segment:
+    deleted = record["deleted"]
+    leaves = tuple(
+        Leaf(_size(n_rows), {str(name): _id(value) for name, value in hashes.items()})
+        for n_rows, hashes in record["leaves"]
+    )
+    segment = Segment(
+        id=_id(record["id"]),
+        n_rows=_size(record["n_rows"]),
+        chunk_rows=_size(record["chunk_rows"], 1),
+        compression=_one_of(record["compression"], COMPRESSIONS),
+        manifest_crc=_size(record["manifest_crc32c"]),
+        leaves=leaves,
+        deleted=deleted
+        and Deleted(_id(deleted["id"]), _size(deleted["n_rows"], 1), _id(deleted["hash"])),
+    )
+    if sum(leaf.n_rows for leaf in leaves) != segment.n_rows or segment.n_live < 0:
+        raise ValueError("rows of a segment and of its leaves differ")
+    if not leaves or any(set(leaf.hashes) != arrays for leaf in leaves):
+        raise ValueError("leaves of other arrays")
+    return segment
+
+
+def _check_arrays(
+    url: str, arrays: Mapping[str, tuple[str, tuple[int, ...]]], schema: Schema
+) -> None:
+    for name, (dtype, shape) in arrays.items():
         where = f"{url}: array {name[:40]!r}"
         if name not in schema:
             raise FormatError(f"{where} is unknown; a store may have {', '.join(schema)}")
-        layout, _ = parse_metadata(name, document, where)
         column = schema[name]
-        if layout.dtype not in column.dtypes or 1 + len(layout.row_shape) not in column.n_dims:
+        if dtype not in column.dtypes or 1 + len(shape) not in column.n_dims:
             raise FormatError(
-                f"{where} has type {layout.dtype} and rows of shape {layout.row_shape}, expected "
+                f"{where} has type {dtype} and rows of shape {shape}, expected "
                 f"{' or '.join(sorted(column.dtypes))} with "
                 f"{' or '.join(map(str, sorted(column.n_dims)))} dimensions"
             )
-        layouts[name] = layout
-    if not layouts:
+    if not arrays:
         raise FormatError(f"{url} has no arrays")
-    if len({(layout.chunk_rows, layout.shard_rows) for layout in layouts.values()}) != 1:
-        raise FormatError(f"{url}: its arrays differ in their rows a chunk")
-    return layouts
 
 
-def check_array_documents(files: Files, commit: Commit, schema: Schema) -> None:
-    """Raise if an array's own `zarr.json` is missing, damaged or says other than the root.
-
-    Only other Zarr tools read those files, but what they would read must not be wrong. They are
-    rewritten just after a commit, so they may still have the row count of the commit before; and
-    if somebody commits while we look, the root is read again.
-    """
-    for name, layout in commit.layouts.items():
-        where = f"{files.url}: array {name!r}"
-        try:
-            data = files.read(f"{name}/{ROOT}", ARRAY_LIMIT)
-        except FileNotFoundError as error:
-            raise IntegrityError(f"{where} has no {ROOT}; restore that file from a copy") from error
-        found, n_rows = parse_metadata(name, load_json(data, f"{where}: {ROOT}"), where)
-        if found == layout and n_rows in {commit.n_rows, commit.previous_rows}:
-            continue
-        if read_commit(files, commit.kind, schema).checksum != commit.checksum:
-            raise ConflictError(f"{files.url} was committed to while it was being opened")
-        raise IntegrityError(
-            f"{where} has shape {(n_rows, *found.row_shape)} and layout {found}, but "
-            f"{(commit.n_rows, *layout.row_shape)} and {layout} were committed. Restore "
-            f"{name}/{ROOT} from a copy"
-        )
+def _id(value: object) -> str:
+    if not isinstance(value, str) or _ID.fullmatch(value) is None:
+        raise ValueError(f"{str(value)[:40]!r} is not an id")
+    return value
 
 
-def stale_array_documents(files: Files, commit: Commit) -> list[str]:
-    """Name the arrays whose own `zarr.json` has another row count than the root."""
-    return [
-        name
-        for name, layout in commit.layouts.items()
-        if load_json(files.read(f"{name}/{ROOT}", ARRAY_LIMIT), f"{files.url}: {name}/{ROOT}")
-        != layout.metadata(commit.n_rows)
-    ]
+def _size(value: object, least: int = 0) -> int:
+    if type(value) is not int or not least <= value <= MAX_ROWS:
+        raise ValueError(f"{str(value)[:40]!r} is not a size")
+    return value
 
 
-def write_array_documents(files: Files, commit: Commit) -> None:
-    """Write each array's own `zarr.json`."""
-    for name, layout in commit.layouts.items():
-        text = json.dumps(layout.metadata(commit.n_rows), indent=1)
-        files.write(f"{name}/{ROOT}", [text.encode()])
+def _one_of(value: object, known: Iterable[str]) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{str(value)[:40]!r} is not one of {', '.join(sorted(known))}")
+    return value
 
 
 def load_json(data: bytes, where: str) -> Mapping[str, Any]:
@@ -279,8 +473,9 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _integer(url: str, record: Mapping[str, Any], name: str) -> int:
-    value = record.get(name)
-    if type(value) is not int or not 0 <= value <= MAX_ROWS:
-        raise FormatError(f"{url}: attribute {name!r} is {str(value)[:40]}, expected a size")
-    return value
+def widest_row(arrays: Mapping[str, tuple[str, Sequence[int]]]) -> int:
+    """Return the bytes of a row of the widest array."""
+    return max(
+        np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+        for dtype, shape in arrays.values()
+    )

@@ -1,74 +1,222 @@
-"""A store's array as a Dask array of lazy block reads.
-
-A Zarr v3 group with commits: what every store of this package is.
+"""What every store is: immutable segments of rows, and the root that names them.
 
     store.zarr/
-      zarr.json                    the root: attributes, row count, metadata of all arrays
-      features/zarr.json           the array's own metadata, for other Zarr tools
-      features/c.0.0, c.1.0 ...    chunks (or shards) of whole rows
-      labels/ ids/ thumbnails/     the same rows in the same chunks
-      _commits/manifest-00000003   which chunks commit 3 has, and a digest of the rows in each
-      _commits/pending/17          a receipt: block 17 of an unfinished store or append is written
-      _commits/pending/append      which append the receipts belong to
-      _commits/lock                who is writing
+      zarr.json                          the root: the only file that is ever replaced
+      segments/<id>/features/c.0.0 ...   chunks of whole rows; labels/ ids/ thumbnails/ alike
+      segments/<id>/manifest             the digest of each chunk
+      deletions/<id>                     which rows of a segment are dead
+      sources/<id>                       the files that the rows came from
+      roots/<generation>-<commit>.json   former roots, for those who still read them
 
-**The commit.** The number of rows stands in one place, the root, and replacing the root (one
-rename, one PUT) is the only step that makes rows exist. Before it come the chunks, then the
-manifest; the arrays' own metadata follow. Whoever dies on the way leaves the store as it was at
-the commit before, and the next writer simply writes the same files again. A store that has never
-been committed says "incomplete"; its arrays have zero rows, so that nobody takes unwritten chunks
-for zeros.
+Row i of a store is the i-th live row in the order of the segments. A segment is a plain Zarr v3
+group that is never touched again, so a store without this package is still a folder of Zarr
+arrays.
 
-**Appending into the last chunk.** A partly filled chunk is replaced by a longer version of
-itself: the same rows, then the new ones. Two readers may therefore look at the same file through
-different commits. Both are right, because the manifest keeps, for each chunk, the digest of the
-*committed rows* and not of the file: the reader of the older commit checks its prefix, the reader
-of the newer one checks more. Manifests are numbered and never rewritten, the last 16 are kept,
-and a reader names its commit when it is sent to another process, so a long job sees the same rows
-to its end even while rows are appended.
+**The commit.** Replacing the root is the only step that makes rows exist, or not exist any more;
+see `commit` for what may be done and what happens when two do it at once. Whoever dies on the way
+leaves the store as it was, and the same call goes on where it stopped.
 
-An append whose rows have a name (`resume_key`) leaves receipts too. Killed and called again, with
-the same rows on the same commit, it keeps the blocks that have one; any other append deletes the
-receipts before it writes a block, so that nobody takes its blocks for his own.
+**Readers** name the state that they have opened when they are sent to another process, so a long
+job sees the same rows to its end, whatever is appended, deleted, compacted or overwritten
+meanwhile.
 
-**What a read checks.** Every read of a chunk checks the length and the checksum of the whole file
-(crc32c, as in Zarr) and the digest from the manifest. The first finds flipped bits and
-truncation, the second finds chunks that are valid but are not the ones: swapped, stale, zeroed. A
-missing chunk is an error, never zeros.
-
-**Making a big store in parallel.** `allocate` writes an uncommitted root, any process writes
-whole blocks and leaves a receipt for each, `finalise` gathers the receipts into the first
-manifest and commits. Blocks without a receipt are what is left to do.
+**What a read checks.** Every read of a chunk checks its length, its checksum (crc32c, as in Zarr)
+and the digest from the manifest. The first two find flipped bits and truncation, the last finds
+chunks that are valid but not the ones: swapped, stale, zeroed. A missing chunk is an error, never
+zeros.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from sadih_dask.errors import ConflictError, InputError
-from sadih_dask.files.checksum import canonical_json
-from sadih_dask.files.filesystem import connect
-from sadih_dask.files.lease import WriterLock
+from sadih_dask.errors import DtypeError, IncompleteError, InputError
+from sadih_dask.files.filesystem import Files, connect
 from sadih_dask.stores import columns
-from sadih_dask.stores.chunks import chunk_digests
-from sadih_dask.stores.commit import NewRows, append_rows
-from sadih_dask.stores.reader import Snapshot, open_snapshot, read_rows, take_rows
-from sadih_dask.stores.root import Schema
+from sadih_dask.stores import commit as commits
+from sadih_dask.stores.commit import Amend, Mode, Plan
+from sadih_dask.stores.layout import (
+    DEFAULT_CHUNK_BYTES,
+    MAX_ROWS,
+    check_chunking,
+    default_chunk_rows,
+)
+from sadih_dask.stores.reader import BlockReader, Snapshot, read_rows, take_rows
+from sadih_dask.stores.root import (
+    KEPT_GENERATIONS,
+    Root,
+    Schema,
+    Segment,
+    new_id,
+    read_root,
+    read_state,
+    short_hash,
+    widest_row,
+)
+from sadih_dask.stores.segment import Digests, Rows, SegmentWriter
 from sadih_dask.stores.verify import Progress, Verification, verify_snapshot
 
 if TYPE_CHECKING:
     import dask.array as da
     import zarr
+
+Url = str | os.PathLike[str]
+Columns = dict[str, tuple[str, tuple[int, ...]]]
+
+
+def planned(
+    kind: str,
+    schema: Schema,
+    files: Files,
+    arrays: Columns,
+    properties: Mapping[str, Any],
+    chunk_rows: int | None,
+    compression: str | None,
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+) -> Root:
+    """Return the root of a store with these arrays (type and row shape each) that has no rows yet.
+
+    Local stores are not compressed by default (zstd reads five times slower than the disk), those
+    behind a network are.
+    """
+    for name, (dtype, row_shape) in arrays.items():
+        column = schema[name]
+        if dtype not in column.dtypes:
+            raise DtypeError(
+                f"{name} cannot be stored as {dtype}; convert to one of "
+                f"{', '.join(sorted(column.dtypes))}"
+            )
+        if 1 + len(row_shape) not in column.n_dims or any(length < 1 for length in row_shape):
+            raise InputError(
+                f"{name} of shape (rows, {', '.join(map(str, row_shape))}) cannot be stored; "
+                f"expected {' or '.join(map(str, sorted(column.n_dims)))} dimensions, none of them "
+                "empty"
+            )
+    if chunk_rows is None:
+        chunk_rows = default_chunk_rows(widest_row(arrays), chunk_bytes)
+    compression = compression or ("none" if files.is_local else "zstd")
+    check_chunking(chunk_rows, compression)
+    return Root(kind, "", arrays, chunk_rows, compression, dict(properties))
+
+
+class StoreWriter:
+    """Rows that are on their way into a store, from any number of processes.
+
+    Copies that are sent to workers (by pickle: URL and plan, no rows) write blocks; `missing` says
+    what is left to do, also after a crash and in another process; `finalise` commits.
+    """
+
+    kind: ClassVar[str]
+    schema: ClassVar[Schema]
+
+    def __init__(self, files: Files, plan: Plan, amend: Amend | None = None) -> None:
+        self._files, self._plan, self._amend = files, plan, amend
+        self._segment: SegmentWriter = plan.writer(files)
+
+    @classmethod
+    def _begin(
+        cls,
+        files: Files,
+        root: Root,
+        n_new: int,
+        mode: Mode,
+        key: str | None,
+        amend: Amend | None = None,
+        *,
+        absorb: bool = True,
+    ) -> Self:
+        if not 0 <= n_new <= MAX_ROWS:
+            raise InputError(f"a store cannot have {n_new} rows")
+        found = commits.begin(files, cls.schema, root, n_new, mode, key or new_id(), absorb=absorb)
+        writer = cls(files, found, amend)
+        writer._segment.begin()
+        return writer
+
+    @property
+    def url(self) -> str:
+        """Return where the store is."""
+        return self._files.url
+
+    @property
+    def n_rows(self) -> int:
+        """Return how many rows are going to be written."""
+        return self._plan.n_new
+
+    @property
+    def block_rows(self) -> int:
+        """Return the rows of a block, the unit of writing."""
+        return self._segment.chunk_rows - self._plan.n_absorbed
+
+    @property
+    def n_blocks(self) -> int:
+        """Return the number of blocks."""
+        return self._segment.n_chunks
+
+    def rows_of(self, block: int) -> tuple[int, int]:
+        """Return the rows of a block: first and one past the last."""
+        return block * self.block_rows, min(self.n_rows, (block + 1) * self.block_rows)
+
+    def missing(self) -> list[int]:
+        """Return the blocks that are not written yet."""
+        return self._segment.missing()
+
+    def _write(self, start: int, rows: Rows) -> Digests:
+        """Write rows from `start` on, whole blocks, and return the digests of their chunks."""
+        if self._plan.absorbs:  # then all of them are one block, behind the rows that were there
+            rows = {
+                name: np.concatenate([commits.read_absorbed(self._files, self._plan, name), array])
+                for name, array in rows.items()
+            }
+        return self._segment.write(start, rows)
+
+    def learn(self, digests: Digests) -> None:
+        """Take over what workers have returned of the blocks that they wrote."""
+        self._segment.learn(digests)
+
+    def _fill(self, rows_between: Callable[[int, int], Rows]) -> None:
+        """Write every block with exactly these rows; those that are there must hold them."""
+        for block in range(self.n_blocks):
+            first, last = self.rows_of(block)
+            self._write(first, rows_between(first, last))
+
+    def _finalise(self) -> Root:
+        """Commit the rows once every block is written."""
+        absorbed = tuple(leaf for part in self._plan.absorbs for leaf in part.live_leaves())
+        sealed = self._segment.seal(absorbed)
+        root = commits.commit(self._files, self.schema, self._plan, sealed, self._amend)
+        if root is not None:
+            return root
+        # Small segments at the end, which were to become one with these rows, have changed
+        rows = commits.rows_alone(self._files, self._plan, sealed)
+        latest, _ = read_root(self._files, self.kind, self.schema)
+        alone = self._begin(
+            self._files, latest, self.n_rows, "append", None, self._amend, absorb=False
+        )
+        alone._write(0, rows)
+        return alone._finalise()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.url, dict(self._files.options), self._plan)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.url!r}: {self.n_rows} rows in {self.n_blocks} blocks of "
+            f"{self.block_rows}>"
+        )
+
+
+def _rebuild(
+    cls: type[StoreWriter], url: str, options: Mapping[str, Any], plan: Plan
+) -> StoreWriter:
+    return cls(connect(url, options), plan)
 
 
 class LazyArray:
@@ -77,7 +225,7 @@ class LazyArray:
     It is pickled as the store is (URL and commit), so a task carries a few hundred bytes.
     """
 
-    def __init__(self, store: CommittedGroup, name: str) -> None:
+    def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self._name = name
         self.shape = store.shape(name)
@@ -95,28 +243,11 @@ class LazyArray:
         return block[(slice(None) if np.ndim(picked) else 0, *rest)]
 
     def __dask_tokenize__(self) -> Any:
-        return type(self).__name__, self._store.uid, self._store.generation, self._name
+        return type(self).__name__, self._store.commit, self._name
 
 
-def to_dask(store: CommittedGroup, name: str) -> da.Array:
-    """Return a Dask array with one chunk for each storage chunk."""
-    import dask.array as da
-
-    source = LazyArray(store, name)
-    chunks = (store.chunk_rows, *source.shape[1:])
-    from_array: Callable[..., da.Array] = da.from_array
-    return from_array(
-        source,
-        chunks=chunks,
-        name=f"{name}-{store.uid[:12]}-{store.generation}",
-        inline_array=True,
-        asarray=False,
-        meta=np.empty((0,) * source.ndim, source.dtype),
-    )
-
-
-class CommittedGroup:
-    """One commit of a store, opened for reading; cheap to copy to a worker, safe in threads."""
+class Store:
+    """One state of a store, opened for reading; cheap to copy to a worker, safe in threads."""
 
     kind: ClassVar[str]
     schema: ClassVar[Schema]
@@ -124,20 +255,29 @@ class CommittedGroup:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
+        if not self._root.segments:
+            begun = ", ".join(entry.by for entry in self._root.pending) or "nobody any more"
+            raise IncompleteError(
+                f"{self.url} is incomplete: it has no rows yet, and is being written by {begun}. "
+                "Repeat the call that was creating it and it will complete the rest"
+            )
         self._check_properties()
-        if "ids" in snapshot.commit.layouts:
+        if "ids" in self._root.arrays:
             columns.check_encoding(self._id_encoding, snapshot.layout("ids"), self.url)
 
     @classmethod
-    def open(
-        cls, url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
-    ) -> Self:
-        """Open the latest commit of the store at a local path or an fsspec URL."""
-        return cls(open_snapshot(connect(url, storage_options), cls.kind, cls.schema))
+    def open(cls, url: Url, *, storage_options: Mapping[str, Any] | None = None) -> Self:
+        """Open the latest state of the store at a local path or an fsspec URL."""
+        files = connect(url, storage_options)
+        return cls(Snapshot(files, read_root(files, cls.kind, cls.schema)[0]))
 
     def _check_properties(self) -> None:
         """Raise FormatError if the attributes are not those of this kind of store."""
         raise NotImplementedError
+
+    @property
+    def _root(self) -> Root:
+        return self._snapshot.root
 
     @property
     def url(self) -> str:
@@ -146,54 +286,68 @@ class CommittedGroup:
 
     @property
     def n_rows(self) -> int:
-        """Return the committed number of rows."""
-        return self._snapshot.commit.n_rows
+        """Return the number of rows."""
+        return self._snapshot.n_rows
 
     @property
     def arrays(self) -> tuple[str, ...]:
         """Return the names of the arrays."""
-        return tuple(self._snapshot.commit.layouts)
+        return tuple(self._root.arrays)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Return the segments that hold the rows, in order."""
+        return self._root.segments
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Return the paths of the main array's parts, for other Zarr tools; dead rows included."""
+        return tuple(f"{segment.path}/{self.main_array}" for segment in self.segments)
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Return the rows of each chunk, as Dask does."""
+        return tuple(np.diff(self._snapshot.bounds).tolist())
 
     @property
     def chunk_rows(self) -> int:
-        """Return the rows of a chunk: the unit of reading."""
-        return self._snapshot.commit.layout.chunk_rows
-
-    @property
-    def block_rows(self) -> int:
-        """Return the rows of a stored file (a chunk or a shard): the unit of writing."""
-        return self._snapshot.commit.layout.block_rows
-
-    @property
-    def n_chunks(self) -> int:
-        """Return the number of chunks of each array."""
-        return self._snapshot.manifest.n_chunks
+        """Return the rows of the largest chunk: the unit of reading."""
+        return max(segment.chunk_rows for segment in self.segments)
 
     @property
     def uid(self) -> str:
-        """Return the identity of the store, which lasts until it is overwritten."""
-        return self._snapshot.commit.uid
+        """Return the identity of the store, which lasts for ever."""
+        return self._root.uid
 
     @property
     def generation(self) -> int:
         """Return the number of the commit."""
-        return self._snapshot.commit.generation
+        return self._root.generation
+
+    @property
+    def commit(self) -> str:
+        """Return what tells this state from every other."""
+        return self._root.commit
 
     @property
     def properties(self) -> Mapping[str, Any]:
         """Return the attributes of the store beside those that every store has."""
-        return MappingProxyType(self._snapshot.commit.properties)
+        return MappingProxyType(dict(self._root.properties))
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes of a row of all arrays, before compression."""
+        return self._root.row_bytes
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all committed rows before compression."""
-        layouts = self._snapshot.commit.layouts.values()
-        return self.n_rows * sum(layout.row_bytes for layout in layouts)
+        """Return the bytes of all rows before compression."""
+        return self.n_rows * self.row_bytes
 
     @property
     def compression(self) -> str:
         """Return "none" or "zstd"."""
-        return self._snapshot.commit.layout.compression
+        return self._root.compression
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an array as `read` gives it."""
@@ -209,7 +363,7 @@ class CommittedGroup:
 
     @property
     def _id_encoding(self) -> str:
-        return str(self._snapshot.commit.properties.get("ids"))
+        return str(self._root.properties.get("ids"))
 
     def _present(self, name: str, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Turn stored values into those that a caller gets."""
@@ -230,6 +384,23 @@ class CommittedGroup:
         """
         return self._present(name, read_rows(self._snapshot, name, start, stop, out))
 
+    def blocks(
+        self, name: str, block_rows: int | None = None
+    ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """Yield the first row and the rows of each block; every chunk is read once."""
+        step = block_rows or self.chunk_rows
+        layout = self._snapshot.layout(name)
+        read = BlockReader(self._snapshot, name, self.n_rows)
+        for row in range(0, self.n_rows, step):
+            shape = (min(step, self.n_rows - row), *layout.row_shape)
+            block = np.empty(shape, layout.numpy_dtype)
+            read(row, block)
+            yield row, self._present(name, block)
+
+    def reader(self, name: str, end: int) -> BlockReader:
+        """Return what reads ascending ranges of rows up to `end`, and no chunk twice."""
+        return BlockReader(self._snapshot, name, end)
+
     def take(self, name: str, rows: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return single rows in the given order; each chunk that holds any is read once."""
         wanted = np.asarray(rows)
@@ -242,92 +413,98 @@ class CommittedGroup:
 
         Its tasks carry the URL, the commit and a range of rows; no data are read here.
         """
-        return to_dask(self, name or self.main_array)
+        import dask.array as da
+
+        name = name or self.main_array
+        source = LazyArray(self, name)
+        from_array: Callable[..., da.Array] = da.from_array
+        return from_array(
+            source,
+            chunks=(self.chunks, *source.shape[1:]),
+            name=f"{name}-{self.commit}",
+            inline_array=True,
+            asarray=False,
+            meta=np.empty((0,) * source.ndim, source.dtype),
+        )
 
     def to_zarr(self) -> zarr.Group:
-        """Return the store as a read-only zarr group, for other tools.
+        """Return the store as a read-only zarr group, for other tools; see `components`.
 
-        zarr checks each chunk's own checksum, but knows nothing of the manifest, and reads a
-        missing chunk as zeros.
+        zarr checks each chunk's own checksum, but knows nothing of manifests and deletions, and
+        reads a missing chunk as zeros.
         """
         import zarr
 
-        files = self._snapshot.files
-        options = dict(files.options) or None
-        return zarr.open_group(files.url, mode="r", storage_options=options)
+        options = dict(self._snapshot.files.options) or None
+        return zarr.open_group(self.url, mode="r", storage_options=options)
 
     def verify(
         self,
         arrays: Sequence[str] | None = None,
         *,
-        chunks: range | None = None,
         workers: int | None = None,
         progress: Progress | None = None,
     ) -> Verification:
-        """Read everything, or the given arrays and chunks, and report what is damaged.
+        """Read everything, or the given arrays, and report what is damaged.
 
-        `progress(done, total)` is called after each chunk. Metadata are read anew first; damage
-        to them raises at once, since nothing can be said about the rest.
+        `progress(done, total)` is called after each chunk. The root is read anew first; damage to
+        it raises at once, since nothing can be said about the rest.
         """
-        files, commit = self._snapshot.files, self._snapshot.commit
-        open_snapshot(files, self.kind, self.schema, commit.uid, commit.generation)
+        files, root = self._snapshot.files, self._root
+        state = read_state(files, self.kind, self.schema, root.generation, root.commit)
+        names = self.arrays if arrays is None else arrays
         return verify_snapshot(
-            self._snapshot,
-            self.arrays if arrays is None else arrays,
-            range(self.n_chunks) if chunks is None else chunks,
-            workers or min(4, os.cpu_count() or 1),
-            progress,
+            Snapshot(files, state), names, workers or min(4, os.cpu_count() or 1), progress
         )
 
-    def fingerprint(self, n_rows: int | None = None, arrays: Sequence[str] | None = None) -> str:
-        """Return a hash of the first `n_rows` rows (default: all) of the given arrays.
+    def fingerprint(self, arrays: Sequence[str] | None = None) -> str:
+        """Return a hash of the rows of the given arrays (default: all); nothing is read for it.
 
-        It is made of the chunk digests, so it costs the read of one chunk at most, and rows that
-        were appended later do not change the fingerprint of those before. Equal rows in chunks of
-        another length have another fingerprint.
+        It does not change when segments are joined, and changes with any row that is added or
+        deleted. Equal rows that were written in chunks of another length have another fingerprint.
         """
-        n_rows = self.n_rows if n_rows is None else n_rows
-        whole, rest = divmod(n_rows, self.chunk_rows)
-        parts: dict[str, Any] = {"n_rows": n_rows, "chunk_rows": self.chunk_rows}
-        for name in self.arrays if arrays is None else arrays:
-            layout = self._snapshot.layout(name)
-            digests = [int(digest) for digest in self._snapshot.manifest.digests[name][:whole]]
-            if rest:
-                tail = read_rows(self._snapshot, name, n_rows - rest, n_rows)
-                digests += chunk_digests(tail, layout)
-            parts[name] = [layout.dtype, list(layout.row_shape), digests]
-        return hashlib.sha256(canonical_json(parts)).hexdigest()
+        names = self.arrays if arrays is None else arrays
+        parts = [leaf.of(names) for part in self.segments for leaf in part.live_leaves()]
+        return short_hash([list(names), parts])
 
     def refresh(self) -> Self:
-        """Return the latest commit of the same store."""
+        """Return the latest state of the same store."""
         files = self._snapshot.files
-        return type(self)(open_snapshot(files, self.kind, self.schema, self.uid))
+        return type(self)(Snapshot(files, read_root(files, self.kind, self.schema)[0]))
 
-    def _append(self, rows: NewRows, at: int | None) -> int:
-        """Add rows behind the latest commit and look at the new commit from now on.
+    def compact(
+        self, *, one_segment: bool = False, purge: bool = False, progress: Progress | None = None
+    ) -> Self:
+        """Join small segments, and drop the bytes of deleted rows; return the new state.
 
-        Return how many of them an interrupted call had written.
+        `one_segment` joins all. `purge` also forgets every former state, so that nothing of a
+        deleted row is left in the store; who reads one of them is told so.
         """
-        with WriterLock(self._snapshot.files) as lock:
-            latest = self.refresh()._snapshot
-            if at is not None and at != latest.commit.n_rows:
-                raise ConflictError(
-                    f"{self.url} has {latest.commit.n_rows} rows, but rows were to be appended at "
-                    f"row {at}: they are there already, or somebody else has appended"
-                )
-            merged = {**latest.commit.properties, **rows.properties}
-            n_resumed = 0
-            if rows.n_new or merged != latest.commit.properties:
-                n_resumed = append_rows(latest, lock, replace(rows, properties=merged))
-            self._snapshot = self.refresh()._snapshot
-            return n_resumed
+        files = self._snapshot.files
+        place = (files, self.schema, self.kind)
+        commits.compact(*place, everything=one_segment, progress=progress)
+        commits.collect(*place, keep=0 if purge else KEPT_GENERATIONS)
+        return self.refresh()
+
+    def collect(self) -> list[str]:
+        """Delete files that no state can reach any more; return their keys."""
+        return commits.collect(self._snapshot.files, self.schema, self.kind)
+
+    def abandon(self) -> int:
+        """Give up everything that was begun and never finished; return how many segments."""
+        return commits.abandon(self._snapshot.files, self.schema, self.kind)
+
+    def restore(self, generation: int) -> Self:
+        """Make a former state the latest again, and return it."""
+        commits.restore(self._snapshot.files, self.schema, self.kind, generation)
+        return self.refresh()
 
     def __len__(self) -> int:
         return self.n_rows
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = dict(self._snapshot.files.options)
-        return _reopen, (type(self), self.url, options, self.uid, self.generation)
+        return _reopen, (type(self), self.url, options, self.generation, self.commit)
 
     def __repr__(self) -> str:
         arrays = ", ".join(
@@ -335,30 +512,30 @@ class CommittedGroup:
             for name in self.arrays
         )
         return (
-            f"<{type(self).__name__} {self.url!r}: {self.n_rows} rows, {arrays}; {self.n_chunks} "
-            f"chunks of {self.chunk_rows} rows, compression {self.compression}, "
+            f"<{type(self).__name__} {self.url!r}: {self.n_rows} rows, {arrays}; "
+            f"{len(self.segments)} segments, compression {self.compression}, "
             f"{self.nbytes / 2**20:.1f} MiB, commit {self.generation}>"
         )
 
 
-# A commit never changes, so a worker that gets a thousand tasks opens each store once.
-_OPENED: OrderedDict[tuple[Any, ...], CommittedGroup] = OrderedDict()
+# A state never changes, so a worker that gets a thousand tasks opens each store once.
+_OPENED: OrderedDict[tuple[Any, ...], Store] = OrderedDict()
 _OPENED_LOCK = threading.Lock()
 _OPENED_LIMIT = 32
 
 
 def _reopen(
-    cls: type[CommittedGroup], url: str, options: Mapping[str, Any], uid: str, generation: int
-) -> CommittedGroup:
-    key = (cls, url, repr(sorted(options.items())), uid, generation)
+    cls: type[Store], url: str, options: Mapping[str, Any], generation: int, commit: str
+) -> Store:
+    key = (cls, url, repr(sorted(options.items())), commit)
     with _OPENED_LOCK:
         found = _OPENED.get(key)
     if found is None:
         files = connect(url, options)
-        found = cls(open_snapshot(files, cls.kind, cls.schema, uid, generation))
+        found = cls(Snapshot(files, read_state(files, cls.kind, cls.schema, generation, commit)))
         with _OPENED_LOCK:
             _OPENED[key] = found
             while len(_OPENED) > _OPENED_LIMIT:
                 _OPENED.popitem(last=False)
-    # Not the cached object itself: `append` on it would move everybody else's commit.
+    # Not the cached object itself: `append` on it would move everybody else's state.
     return cls(found._snapshot)

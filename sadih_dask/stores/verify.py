@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from sadih_dask.errors import IntegrityError
-from sadih_dask.stores.reader import Snapshot, check_padding, read_chunk
-from sadih_dask.stores.root import ROOT, stale_array_documents
+from sadih_dask.errors import FormatError, IntegrityError
+from sadih_dask.stores.reader import Snapshot, read_chunk
+from sadih_dask.stores.root import Segment, load_json
+from sadih_dask.stores.segment import SegmentWriter
 
 Progress = Callable[[int, int], None]
-_ATTEMPTS = 5
-_PAUSE = 0.1
+_DOCUMENT_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was checked, and a sentence for each chunk that is not what was written."""
+    """What was checked, and a sentence for each thing that is not what was written.
+
+    unfinished  what was begun and not committed: nothing is lost, the same call goes on
+    """
 
     url: str
     n_rows: int
     n_chunks: int
     n_bytes: int
     problems: tuple[str, ...]
+    unfinished: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
         """Say whether everything that was checked is intact."""
         return not self.problems
-
-    def raise_if_damaged(self) -> None:
-        """Raise IntegrityError with the problems, the first ones in words."""
-        if self.problems:
-            shown = "\n".join(self.problems[:10])
-            raise IntegrityError(
-                f"{self.url}: {len(self.problems)} of {self.n_chunks} chunks are damaged:\n{shown}"
-            )
 
     def __str__(self) -> str:
         verdict = "intact" if self.ok else f"{len(self.problems)} damaged"
@@ -48,58 +43,64 @@ class Verification:
 
 
 def verify_snapshot(
-    snapshot: Snapshot,
-    names: Iterable[str],
-    chunks: range,
-    workers: int,
-    progress: Progress | None,
+    snapshot: Snapshot, names: Iterable[str], workers: int, progress: Progress | None
 ) -> Verification:
-    """Check the given chunks of the given arrays in threads; memory is a piece a thread.
-
-    With the last chunk goes what follows it in its shard, which no reader looks at.
-    """
-    work = [(snapshot.layout(name), chunk) for name in names for chunk in chunks]
-    nothing = np.empty(0, np.uint8)
+    """Check every chunk of the given arrays in threads; memory is a piece a thread."""
+    names = tuple(names)
+    for name in names:
+        snapshot.check_array(name)
+    problems: list[str] = []
+    work = []
+    for segment in snapshot.root.segments:
+        problems += _metadata_problems(snapshot, segment)
+        layouts = snapshot.root.layouts_of(segment)
+        work += [(segment, layouts[name], k) for name in names for k in range(segment.n_chunks)]
 
     def check(number: int) -> str | None:
-        layout, chunk = work[number]
+        segment, layout, chunk = work[number]
         try:
-            read_chunk(snapshot, layout, chunk, (0, 0), nothing)
-            if chunk == snapshot.manifest.n_chunks - 1:
-                check_padding(snapshot, layout)
+            read_chunk(snapshot, segment, layout, chunk, (0, 0), np.empty(0, np.uint8))
         except IntegrityError as error:
             return str(error)
         return None
 
-    problems = _stale_documents(snapshot)
     with ThreadPoolExecutor(max_workers=workers) as pool:
         for done, problem in enumerate(pool.map(check, range(len(work))), start=1):
-            if problem is not None:
+            if problem is not None and problem not in problems:
                 problems.append(problem)
             if progress is not None:
                 progress(done, len(work))
-    n_bytes = 0
-    for layout, chunk in work:
-        first, last = snapshot.manifest.rows_of(chunk)
-        n_bytes += (last - first) * layout.row_bytes
+    n_bytes = sum(
+        segment.n_rows * layout.row_bytes
+        for segment in snapshot.root.segments
+        for name, layout in snapshot.root.layouts_of(segment).items()
+        if name in names
+    )
+    begun = tuple(f"segment {entry.id}, by {entry.by}" for entry in snapshot.root.pending)
     return Verification(
-        snapshot.files.url, snapshot.commit.n_rows, len(work), n_bytes, tuple(problems)
+        snapshot.files.url, snapshot.n_rows, len(work), n_bytes, tuple(problems), begun
     )
 
 
-def _stale_documents(snapshot: Snapshot) -> list[str]:
-    """Name the arrays whose own metadata are behind the commit; nobody of us reads their rows."""
-    files, commit = snapshot.files, snapshot.commit
-    for _ in range(_ATTEMPTS):
-        # An earlier commit than the latest has fewer rows than they say.
-        earlier = replace(commit, n_rows=commit.previous_rows)
-        behind = set(commit.layouts) - set(stale_array_documents(files, earlier))
-        if commit.n_rows <= commit.previous_rows or not behind:
-            return []
-        time.sleep(_PAUSE)  # a commit that is under way comes to them in a moment
-    return [
-        f"{files.url}: array {name!r}: its {ROOT} has {commit.previous_rows} rows of "
-        f"{commit.n_rows}: it is damaged, or its writer was killed just after the commit. No rows "
-        "are lost, but other Zarr tools do not see all. Repeat the command that wrote the store"
-        for name in sorted(behind)
-    ]
+def _metadata_problems(snapshot: Snapshot, segment: Segment) -> list[str]:
+    """Look at the manifest, the deletions, and the documents that other Zarr tools read."""
+    found = []
+    for look in (snapshot.manifest, snapshot.dead):
+        try:
+            look(segment)
+        except IntegrityError as error:
+            found.append(str(error))
+    files = snapshot.files
+    writer = SegmentWriter(files, segment.id, snapshot.root.layouts_of(segment), segment.n_rows)
+    for key, expected in writer.documents().items():
+        where = f"{files.url}: {key}"
+        try:
+            document = load_json(files.read(key, _DOCUMENT_LIMIT), where)
+        except FileNotFoundError:
+            found.append(f"{where} is missing; other Zarr tools cannot read the rows")
+        except (IntegrityError, FormatError) as error:
+            found.append(str(error))
+        else:
+            if document != expected:
+                found.append(f"{where} is damaged: it is not as it was written")
+    return found
