@@ -198,7 +198,7 @@ def _cut(n_rows: int, node_rows: int, least_rows: int) -> list[Range]:
 
 def _identity(rows: StoreRows, reduction: Resumable) -> str:
     """A hash of everything that decides what a range of these rows comes to."""
-    known = rows.store.fingerprint(rows.last, LEARNED_FROM)
+    known = rows.store.fingerprint(LEARNED_FROM)
     text = repr((known, rows.first, rows.last, MERGE_FAN_IN, reduction.identity()))
     return hashlib.sha256(text.encode()).hexdigest()
 

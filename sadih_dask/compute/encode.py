@@ -19,7 +19,14 @@ from dask.highlevelgraph import HighLevelGraph
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress, run, share, unique_name
 from sadih_dask.compute.tree import fill
-from sadih_dask.errors import LabelError
+from sadih_dask.errors import (
+    Argument,
+    ConflictError,
+    FormatError,
+    IncompleteError,
+    LabelError,
+    Remedy,
+)
 from sadih_dask.files.redaction import redact
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import LabelGroups, group_rows
@@ -27,7 +34,12 @@ from sadih_dask.learning.statistics import canonical_blocks, check_finite, check
 from sadih_dask.retrieval.codes import n_bytes, pack
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.codes import CodeWriter
+from sadih_dask.stores.coverage import Coverage, Difference
+from sadih_dask.stores.root import short_hash
+from sadih_dask.stores.segment import Digests
 from sadih_dask.types import Array, Bytes, Ints
+
+OVERWRITE = Argument("overwrite", True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,42 +130,91 @@ def write_codes(
     block_rows: int,
     overwrite: bool = False,
     progress: Progress | None = None,
-) -> CodeStore:
-    """Encode every row of a store; the same call completes one that was interrupted."""
-    with CodeStore.allocate(
-        url,
-        store.n_rows,
-        n_bits=n_bits,
-        model=model,
-        id_dtype=_id_dtype(store),
-        source=redact(store.url),
-        chunk_rows=_code_chunk_rows(store, block_rows),
-        properties=code_properties(store, encoder.array),
-        overwrite=overwrite,
-    ) as writer:
-        fill(writer, _encode_block, (store, encoder, block_rows), progress)
-        return writer.finalise()
+) -> tuple[CodeStore, int]:
+    """Encode the rows of a store that codes of this model do not cover; return how many, too.
+
+    Codes that are there stay as they are: new rows are encoded, those of deleted rows dropped, in
+    one commit. The same call completes one that was interrupted.
+    """
+    coverage = Coverage.of(store, (encoder.array,), redact(store.url))
+    properties = {
+        "protocol": _protocol(encoder.array),
+        "store": store.uid,
+        "covers": coverage.to_json(),
+    }
+    found = None if overwrite else _codes_of(url, model, properties["protocol"])
+    change = None if found is None else covered_by(found, store)
+    if found is not None and change is not None:
+        if change.is_empty:
+            return found, 0
+        if not change.n_new:
+            return found.revise(properties, change.deleted), 0
+        key = short_hash([model, properties])
+        writer = found.extend(
+            change.n_new, model=model, properties=properties, drop=change.deleted, key=key
+        )
+    else:
+        if found is not None and found.properties.get("store") != store.uid:
+            raise ConflictError(
+                f"{found.url} holds codes of other rows than those of {store.url}",
+                remedy=Remedy("Choose another path, or replace them with {}", OVERWRITE),
+            )
+        writer = CodeStore.allocate(
+            url,
+            store.n_rows,
+            n_bits=n_bits,
+            model=model,
+            id_dtype=_id_dtype(store),
+            source=redact(store.url),
+            chunk_rows=_code_chunk_rows(store, block_rows),
+            properties=properties,
+            overwrite=overwrite or found is not None,
+        )
+    first = store.n_rows - writer.n_rows
+    fill(writer, _encode_block, (store, first, encoder, block_rows), progress)
+    return writer.finalise(), writer.n_rows
 
 
-def code_properties(store: FeatureStore, array: Literal["features", "labels"]) -> dict[str, str]:
-    """What a code store remembers, so that codes of other rows or of another kind do not mix."""
-    kind = "learned" if array == "labels" else "encoded"
-    return {"protocol": kind, "rows": store.fingerprint(arrays=[array])}
+def _protocol(array: Literal["features", "labels"]) -> str:
+    return "learned" if array == "labels" else "encoded"
+
+
+def _codes_of(url: str | os.PathLike[str], model: str, protocol: str) -> CodeStore | None:
+    """Return codes that are there, None if there are none; ConflictError if they are others."""
+    try:
+        found = CodeStore.open(url)
+    except (FormatError, IncompleteError):
+        return None
+    if (found.model, found.properties.get("protocol")) != (model, protocol):
+        raise ConflictError(
+            f"{found.url} holds codes of another model, or {found.properties.get('protocol')} "
+            f"ones where {protocol} ones are wanted",
+            remedy=Remedy("Choose another path, or replace them with {}", OVERWRITE),
+        )
+    return found
+
+
+def covered_by(codes: CodeStore, store: FeatureStore) -> Difference | None:
+    """What has changed in a store since its codes were written; None if they are of other rows."""
+    try:
+        coverage = Coverage.from_json(codes.properties["covers"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return coverage.difference(store)
 
 
 def _encode_block(
-    writer: CodeWriter,
-    block: int,
-    job: tuple[FeatureStore, HashRows | LookUpLabels, int],
-) -> None:
-    store, encoder, block_rows = job
+    writer: CodeWriter, block: int, job: tuple[FeatureStore, int, HashRows | LookUpLabels, int]
+) -> Digests:
+    store, offset, encoder, block_rows = job
     start, stop = writer.rows_of(block)
+    first, last = offset + start, offset + stop
     rows = StoreRows(store, 0, store.n_rows)
     parts = [
-        encoder(values, row) for row, values in rows.blocks(encoder.array, start, stop, block_rows)
+        encoder(values, row) for row, values in rows.blocks(encoder.array, first, last, block_rows)
     ]
-    ids = store.read("ids", start, stop) if "ids" in store.arrays else None
-    writer.write(start, np.concatenate(parts), ids)
+    ids = store.read("ids", first, last) if "ids" in store.arrays else None
+    return writer.write(start, np.concatenate(parts), ids)
 
 
 def _id_dtype(store: FeatureStore) -> str | None:

@@ -24,6 +24,7 @@ from sadih_dask.compute.tree import fill
 from sadih_dask.errors import FormatError, IncompleteError, InputError
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.features import FeatureWriter
+from sadih_dask.stores.segment import Digests
 from sadih_dask.types import Array
 
 SEEDED_ROWS = 1024
@@ -140,7 +141,7 @@ def generate(
     clouds = Clouds(n_features, n_classes, dtype, seed, multi_label, spread, part)
     if (store := _finished(url, n_rows, clouds, storage)) is not None:
         return store
-    with FeatureStore.allocate(
+    writer = FeatureStore.allocate(
         url,
         n_rows,
         n_features,
@@ -148,9 +149,9 @@ def generate(
         n_labels=n_classes if multi_label else None,
         source=_describe(clouds),
         **storage,
-    ) as writer:
-        fill(writer, _write_block, clouds, _in_rows(progress, writer))
-        return writer.finalise()
+    )
+    fill(writer, _write_block, clouds, _in_rows(progress, writer))
+    return writer.finalise()
 
 
 def _finished(
@@ -161,8 +162,8 @@ def _finished(
         found = FeatureStore.open(url, storage_options=storage.get("storage_options"))
     except (FormatError, IncompleteError):
         return None
-    wanted = {name: storage.get(name) for name in ("chunk_rows", "compression")}
-    fits = all(value in (None, getattr(found, name)) for name, value in wanted.items())
+    fits = storage.get("chunk_rows") in (None, found.new_chunk_rows)
+    fits = fits and storage.get("compression") in (None, found.compression)
     same = (found.source, found.n_rows) == (_describe(clouds), n_rows)
     return found if same and fits else None
 
@@ -184,6 +185,6 @@ def _in_rows(progress: Progress | None, writer: FeatureWriter) -> Progress | Non
     return told
 
 
-def _write_block(writer: FeatureWriter, block: int, clouds: Clouds) -> None:
+def _write_block(writer: FeatureWriter, block: int, clouds: Clouds) -> Digests:
     start, stop = writer.rows_of(block)
-    writer.write(start, *clouds.rows(start, stop))
+    return writer.write(start, *clouds.rows(start, stop))

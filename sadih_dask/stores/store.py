@@ -315,6 +315,11 @@ class Store:
         return max(segment.chunk_rows for segment in self.segments)
 
     @property
+    def new_chunk_rows(self) -> int:
+        """Return the rows of a chunk in segments to come, unless they are small."""
+        return self._root.chunk_rows
+
+    @property
     def uid(self) -> str:
         """Return the identity of the store, which lasts for ever."""
         return self._root.uid
