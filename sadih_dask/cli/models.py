@@ -358,4 +358,4 @@ def _list_files(files: Sequence[Path], missing: str | None, *, to_stderr: bool =
     for folder in folders:
         click.echo(f"  {folder}/*.svg, *.pdf", err=to_stderr)
     if missing is not None:
-        click.echo(f"No figures: {missing}", err=True)
+        click.echo(f"No figures and no report: {missing}", err=True)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -84,7 +85,7 @@ def run_command(
     pipeline = Pipeline(
         settings,
         configuration,
-        _Display(setting.quiet),
+        partial(Bar, quiet=setting.quiet),
         lambda: _placed(setting, settings.cluster.chosen),
         lambda line: None if setting.quiet else click.echo(line, err=as_json),
     )
@@ -105,14 +106,6 @@ def run_command(
         click.echo(f"sadih: latest is still {record.previous or 'none'}.", err=True)
         return GATE_REFUSED
     return 0
-
-
-class _Display:
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-
-    def bar(self, title: str, *, unit: str = "rows", goes_on: bool = False) -> Bar:
-        return Bar(title, unit=unit, goes_on=goes_on, quiet=self._quiet)
 
 
 @contextmanager

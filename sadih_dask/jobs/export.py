@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -50,9 +49,7 @@ def export_faiss(
     FAISS counts in whole bytes: codes of 12 bits become an index of 16, the spare ones zero.
     ``progress(done, total)`` counts rows.
     """
-    if missing := missing_faiss():
-        raise InputError(missing)
-    faiss: Any = importlib.import_module("faiss")
+    faiss = _faiss()
     if store.n_rows == 0:
         raise InputError(f"{store.url} has no codes to export")
     dimension = 8 * store.shape("codes")[1]
@@ -136,8 +133,11 @@ def _write(faiss: Any, index: Any, path: Path) -> Path:
     return path
 
 
-def missing_faiss() -> str | None:
-    """Say how to install what an index needs, if it is not there."""
-    if find_spec("faiss") is not None:
-        return None
-    return "an index needs FAISS; install it with: pip install 'sadih-dask[faiss]'"
+def _faiss() -> Any:
+    try:
+        return importlib.import_module("faiss")
+    except ImportError as error:
+        raise InputError(
+            "exporting an index needs FAISS, which is not installed. "
+            "Install it with: pip install 'sadih-dask[faiss]'"
+        ) from error

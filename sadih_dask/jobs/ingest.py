@@ -1,6 +1,7 @@
 """Stores brought up to date with a source: files, scikit-learn's digits, or random clouds.
 
-A source is looked at first, without reading it (`plan`), and then read as the plan says (`ingest`).
+A source is looked at first, without reading it (`plan`), and then read as the plan says (`ingest`);
+the same call completes one that was interrupted.
 The database comes first, and the queries follow the numbers that it gives to classes.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeAlias
 
 from sadih_dask.compute.run import Progress
 from sadih_dask.errors import (
@@ -60,16 +61,6 @@ class Rows:
     n_new: int
     n_kept: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Source(Protocol):
-    """Where rows come from."""
-
-    def plan(self, stores: Stores) -> Plan:
-        """See what there is to do."""
-
-    def ingest(self, stores: Stores, plan: Plan, progress: Progress | None) -> Rows:
-        """Bring the stores up to date; the same call completes one that was interrupted."""
 
 
 @dataclass(frozen=True)
@@ -291,6 +282,9 @@ class SourceFiles:
         }
         wanted = self.form.items()
         return ", ".join(f"{n} is {found[n]}, not {v}" for n, v in wanted if v != found[n])
+
+
+Source: TypeAlias = SourceFiles | Digits | Clouds
 
 
 def _to_read(changes: Changes, mode: Mode | None) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,18 +30,6 @@ Bars = Callable[[str, str, int], AbstractContextManager[Progress]]
 """Asked for a display of progress, with a title, a unit and how many of it there are."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One combination: its parameters, code length among them, and its scores."""
-
-    parameters: dict[str, Any]
-    mean: float
-    deviation: float
-    scores: tuple[float, ...]
-    rank: int
-    best_of_length: bool
-
-
 @dataclass(frozen=True, eq=False)
 class Tuned:
     """What a search found.
@@ -54,7 +42,6 @@ class Tuned:
 
     fitted: Fitted
     search: SADIHCV
-    rows: tuple[Row, ...]
     seconds: float
     files: tuple[Path, ...] = ()
 
@@ -78,7 +65,7 @@ class Tuned:
             "best_of_length": [
                 {"parameters": found.params, "score": found.score} for found in best.values()
             ],
-            "results": [asdict(row) for row in self.rows],
+            "results": _rows(search),
         }
 
     def drawings(self) -> list[Drawing]:
@@ -140,7 +127,7 @@ def tune(
         )
     n_loaded = 0 if kept is None else kept.n_rows_loaded
     fitted = Fitted(search.best_estimator_, store.n_rows, store.n_rows - n_loaded, n_loaded)
-    tuned = Tuned(fitted, search, _rows(search), time.perf_counter() - began)
+    tuned = Tuned(fitted, search, time.perf_counter() - began)
     if results is not None:
         tuned = replace(tuned, files=_write(results, tuned))
     tuned.model.save(target)
@@ -173,21 +160,22 @@ class _InTurn:
         return report
 
 
-def _rows(search: SADIHCV) -> tuple[Row, ...]:
+def _rows(search: SADIHCV) -> list[dict[str, Any]]:
+    """Every combination: its parameters, code length among them, and its scores."""
     found = search.cv_results_
     best = {entry.index for entry in search.best_by_bits_.values()}
     splits = [found[f"split{fold}_test_score"] for fold in range(search.n_splits_)]
-    return tuple(
-        Row(
-            params,
-            float(found["mean_test_score"][k]),
-            float(found["std_test_score"][k]),
-            tuple(float(split[k]) for split in splits),
-            int(found["rank_test_score"][k]),
-            k in best,
-        )
+    return [
+        {
+            "parameters": params,
+            "mean": float(found["mean_test_score"][k]),
+            "deviation": float(found["std_test_score"][k]),
+            "scores": [float(split[k]) for split in splits],
+            "rank": int(found["rank_test_score"][k]),
+            "best_of_length": k in best,
+        }
         for k, params in enumerate(found["params"])
-    )
+    ]
 
 
 def _write(folder: Path, tuned: Tuned) -> tuple[Path, ...]:

@@ -24,25 +24,16 @@ from sadih_dask.runs.stages import STAGES, Context, Display, Stage
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a model passed, and if not, why."""
+def judge(gate: Gate, record: Mapping[str, Any], latest: Mapping[str, Any] | None) -> list[str]:
+    """Compare the mean average precision of a run with what is asked, and with the latest run's.
 
-    passed: bool
-    reasons: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        return {"passed": self.passed, "reasons": list(self.reasons)}
-
-
-def judge(gate: Gate, record: Mapping[str, Any], latest: Mapping[str, Any] | None) -> Verdict:
-    """Compare the mean average precision of a run with what is asked, and with the latest run's."""
+    Return the reasons why its model may not become the latest.
+    """
     if not gate.is_set:
-        return Verdict(True)
+        return []
     found = mean_average_precision(record, gate.protocol)
     if found is None:
-        return Verdict(False, ("no query has a relevant row, so there is no mean to judge by",))
+        return ["no query has a relevant row, so there is no mean to judge by"]
     reasons = []
     if gate.map_min is not None and not found >= gate.map_min:
         reasons.append(
@@ -56,7 +47,7 @@ def judge(gate: Gate, record: Mapping[str, Any], latest: Mapping[str, Any] | Non
             f"mean average precision ({gate.protocol}) fell by {before - found:.4f}, from "
             f"{before:.4f} to {found:.4f}, and gate.map_drop_max allows {allowed}"
         )
-    return Verdict(not reasons, tuple(reasons))
+    return reasons
 
 
 Place = Callable[[], AbstractContextManager[Mapping[str, Any] | None]]
@@ -217,17 +208,17 @@ class _Work:
         rejected = self.keys in self.directory.rejected()
         if rejected:
             self._remark(("this result was rolled back; it does not become the latest again",))
-        verdict = judge(gate, record.to_dict(), self._latest_record())
-        record.gate = verdict.to_dict()
+        reasons = judge(gate, record.to_dict(), self._latest_record())
+        record.gate = {"passed": not reasons, "reasons": reasons}
         if record.id is None and (rejected or self._is_latest()):
             record.id = record.previous
             record.files = dict(self.directory.manifest(str(record.id)).get("files", {}))
-            record.outcome = "nothing to do" if verdict.passed else "refused"
+            record.outcome = "refused" if reasons else "nothing to do"
             self.directory.write_record(None, record.to_dict())
             return
         self._open_folder()
         self._link()
-        record.outcome = "complete" if verdict.passed and not rejected else "refused"
+        record.outcome = "refused" if reasons or rejected else "complete"
         self._write()
         if record.outcome == "complete":
             self.directory.move_latest(str(record.id), since=record.previous)

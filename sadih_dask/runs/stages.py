@@ -11,13 +11,13 @@ import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from sadih_dask.errors import ConflictError, FormatError, IncompleteError
 from sadih_dask.ingest import DataFiles, HoldOut
@@ -33,7 +33,7 @@ from sadih_dask.jobs.evaluate import (
     write_metrics,
     write_page,
 )
-from sadih_dask.jobs.export import export_faiss, missing_faiss
+from sadih_dask.jobs.export import export_faiss
 from sadih_dask.jobs.fit import Fitted, fit, reusable
 from sadih_dask.jobs.ingest import Clouds, Digits, Plan, Source, SourceFiles, Stores
 from sadih_dask.jobs.tune import tune
@@ -49,27 +49,9 @@ MODEL, CODES, TUNING, INDEX = "model.sadih", "codes.zarr", "tuning", "index.fais
 DATABASE, QUERIES = "database.zarr", "queries.zarr"
 """Stores in the run directory, where the configuration gives them no other place."""
 
-Progress = Callable[[int, int], None]
 Outputs = dict[str, Any]
-
-
-class Bar(Protocol):
-    """Something to report progress to."""
-
-    def __call__(self, done: int, total: int) -> None:
-        """Show progress."""
-
-    def over(self, n_units: int) -> Progress:
-        """Say how many rows the total stands for."""
-
-
-class Display(Protocol):
-    """What a run shows while it goes on."""
-
-    def bar(
-        self, title: str, *, unit: str = "rows", goes_on: bool = False
-    ) -> AbstractContextManager[Bar]:
-        """Return a progress display."""
+Display = Callable[..., Any]
+"""Asked for a display of progress, such as `cli.progress.Bar`, by a title, `unit` and `goes_on`."""
 
 
 @dataclass(eq=False)
@@ -250,7 +232,7 @@ class Ingest(Stage):
         """Bring the stores up to date."""
         del artefact
         plan = context.plan
-        with context.display.bar(self.title, goes_on=True) as bar:
+        with context.display(self.title, goes_on=True) as bar:
             rows = context.source.ingest(context.stores, plan, bar)
         context.look_again()
         facts = {"rows": rows.n_new, "rows_kept": rows.n_kept, **rows.facts, "bytes": plan.n_bytes}
@@ -306,7 +288,7 @@ class Fit(Stage):
         if said.search is not None:
             fitted = self._search(context, said.search, artefact)
         else:
-            with context.display.bar(self.title, goes_on=True) as bar:
+            with context.display(self.title, goes_on=True) as bar:
                 fitted = fit(
                     store,
                     target,
@@ -336,8 +318,8 @@ class Fit(Stage):
     def _search(self, context: Context, said: Search, artefact: Artefact) -> Fitted:
         """Choose parameters by cross-validation; all results stay beside the model."""
 
-        def bars(title: str, unit: str, n_units: int) -> AbstractContextManager[Progress]:
-            return _over(context.display.bar(title, unit=unit, goes_on=unit == "rows"), n_units)
+        def bars(title: str, unit: str, n_units: int) -> Any:
+            return context.display(title, unit=unit, goes_on=unit == "rows").over(n_units)
 
         with artefact.local_folder() as folder:
             return tune(
@@ -374,12 +356,6 @@ class Fit(Stage):
         return [one.url(MODEL) for one in ordered]
 
 
-@contextmanager
-def _over(display: AbstractContextManager[Bar], n_units: int) -> Iterator[Progress]:
-    with display as bar:
-        yield bar.over(n_units)
-
-
 def _row_bytes(store: FeatureStore) -> int:
     return store.n_features * store.dtype("features").itemsize
 
@@ -396,7 +372,7 @@ class Encode(Stage):
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Hash the blocks that have no codes yet."""
         store, job = context.database, (context.model, context.database, artefact.url(CODES))
-        with context.display.bar(self.title) as bar:
+        with context.display(self.title) as bar:
             try:
                 done = encode(*job, progress=bar.over)
             except ConflictError:  # begun under another plan: the directory was moved since
@@ -432,7 +408,7 @@ class Evaluate(Stage):
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Look the queries up under both protocols."""
         model, rows = context.model, context.collection
-        with context.display.bar(self.title) as bar:
+        with context.display(self.title) as bar:
             lengths = measure(model, rows, context.settings.evaluation.bits, bar.over)
         with artefact.local_folder() as folder:
             write_metrics(folder, model, rows, lengths)
@@ -473,7 +449,9 @@ class Export(Stage):
 
     def lacks(self) -> str | None:
         """FAISS, where it is not installed."""
-        return missing_faiss()
+        if find_spec("faiss") is not None:
+            return None
+        return "an index needs faiss; install it with: pip install 'sadih-dask[faiss]'"
 
     def decides(self, context: Context) -> Any:
         """The codes and the kind of index."""
@@ -483,7 +461,7 @@ class Export(Stage):
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Write the index."""
         said = context.settings.export
-        with artefact.local_folder() as folder, context.display.bar(self.title) as bar:
+        with artefact.local_folder() as folder, context.display(self.title) as bar:
             export_faiss(
                 context.codes,
                 folder / INDEX,
@@ -522,7 +500,7 @@ class Report(Stage):
         """Draw, and write the page."""
         lengths = lengths_of(json.loads(context.artefacts["evaluate"].read(METRICS)))
         title = context.settings.report.title or "Retrieval quality"
-        with artefact.local_folder() as folder, context.display.bar(self.title) as bar:
+        with artefact.local_folder() as folder, context.display(self.title) as bar:
             write_page(
                 folder,
                 context.model,

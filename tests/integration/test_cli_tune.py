@@ -121,8 +121,9 @@ def test_the_same_for_pipelines(tmp_path: Path, store: FeatureStore) -> None:
     assert SADIH.load(target).fingerprint_ == tuned.model.fingerprint_
     assert shown == [("Scanning", "rows", 1280), ("Solving", "solves", 8)]
     assert ended == ["Scanning", "Solving"]
-    assert [row.parameters["n_bits"] for row in tuned.rows] == [6] * 4
+    found = json.loads(json.dumps(tuned.document()))
+    assert [row["parameters"]["n_bits"] for row in found["results"]] == [6] * 4
     assert tuned.model.get_params()["ridge"] in grid["ridge"]
-    assert json.loads(json.dumps(tuned.document()))["n_rows"] == 1280
+    assert found["n_rows"] == 1280
     assert [drawing.name for drawing in tuned.drawings()] == ["surface"]
-    assert np.isclose(tuned.search.best_score_, max(row.mean for row in tuned.rows))
+    assert np.isclose(tuned.search.best_score_, max(row["mean"] for row in found["results"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -112,7 +113,11 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     empty = CodeStore.create(tmp_path / "e", codes[:0], n_bits=16, model="m")
     with pytest.raises(InputError, match="has no codes to export"):
         export_faiss(empty, tmp_path / "i")
-    monkeypatch.setattr(export, "find_spec", lambda name: None)
+
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(InputError, match=r"pip install 'sadih-dask\[faiss\]'"):
         export_faiss(store, tmp_path / "i")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c", "e"]
