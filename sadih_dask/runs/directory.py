@@ -53,6 +53,7 @@ KEY_DIGITS = 20
 _RUN = re.compile(r"\d{8}T\d{6}Z-(\d{1,9})")
 _ARTEFACT = re.compile(r"[a-z]+-[0-9a-z]+")
 _LIMIT = 4 << 20
+_AGAIN = "run the pipeline again to have it made anew"
 
 
 def key_of(*parts: Any) -> str:
@@ -150,7 +151,7 @@ class Artefact:
         there = set(self._names())
         for name in done["names"]:
             if name not in there:
-                yield f"{self.url(name)} is missing; run the pipeline again to have it made anew"
+                yield f"{self.url(name)} is missing; {_AGAIN}"
 
     def problems(self) -> Iterator[str]:
         """Read everything and name what is not as it was written."""
@@ -162,18 +163,15 @@ class Artefact:
                 continue
             parts = [n for n in done["digests"] if n == name or n.startswith(f"{name}/")]
             if not parts:
-                yield f"{self.url(name)} has no digest; delete {self.folder}/{DONE} and run again"
+                yield f"{self.url(name)} has no digest; delete {self.folder}/{DONE} and {_AGAIN}"
             for part in parts:
-                yield from self._compared(part, done["digests"][part])
-
-    def _compared(self, name: str, digest: str) -> Iterator[str]:
-        try:
-            found = hashlib.sha256(self.read(name)).hexdigest()
-        except FileNotFoundError:
-            yield f"{self.url(name)} is missing; run the pipeline again to have it made anew"
-            return
-        if found != digest:
-            yield f"{self.url(name)} is damaged; delete {self.folder}/{DONE} and run again"
+                try:
+                    found = hashlib.sha256(self.read(part)).hexdigest()
+                except FileNotFoundError:
+                    yield f"{self.url(part)} is missing; {_AGAIN}"
+                    continue
+                if found != done["digests"][part]:
+                    yield f"{self.url(part)} is damaged; delete {self.folder}/{DONE} and {_AGAIN}"
 
 
 class RunDirectory:
@@ -372,6 +370,7 @@ class RunDirectory:
         if not all(manifests.get(run) for run in kept):
             logger.warning("a run that is kept has no readable manifest: nothing is removed")
             return []
+        self._check_lock()
         for run in removed:
             if manifests[run].get("complete"):  # nobody goes back to what is being removed
                 self.write_manifest(run, {**manifests[run], "complete": False})
@@ -379,13 +378,16 @@ class RunDirectory:
         named = {name for manifest in manifests.values() for name in _named_in(manifest)}
         for name in sorted(named - used):
             # Not done any more before anything else goes: a kill half-way leaves no trap.
-            for path in (f"{name}/{DONE}", name):
-                self._check_lock()
-                self.files.delete(f"{ARTEFACTS}/{path}")
+            self._delete(f"{ARTEFACTS}/{name}/{DONE}")
+            self._delete(f"{ARTEFACTS}/{name}")
         for run in removed:
-            self._check_lock()
-            self.files.delete(f"{RUNS}/{run}")
+            self._delete(f"{RUNS}/{run}")
         return removed
+
+    def _delete(self, key: str) -> None:
+        """Remove something, unless another run has begun: what it finds it may refer to."""
+        self._check_lock()
+        self.files.delete(key)
 
     # -- verifying --------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import resource
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self, TextIO
@@ -56,49 +56,38 @@ class Record:
     configuration: str
     settings: Mapping[str, Any]
     id: str | None = None
-    started: str = field(default_factory=now)
-    stages: list[StageRecord] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    gate: Mapping[str, Any] | None = None
-    cluster: Mapping[str, Any] | None = None
-    files: dict[str, str] = field(default_factory=dict)
-    fingerprints: dict[str, Any] = field(default_factory=dict)
-    rows: int | None = None
-    queries: int | None = None
-    previous: str | None = None
     outcome: Outcome | None = None
     error: str | None = None
-    _clock: float = field(default_factory=time.perf_counter)
+    started: str = field(default_factory=now)
+    rows: int | None = None
+    queries: int | None = None
+    stages: list[StageRecord] = field(default_factory=list)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    gate: Mapping[str, Any] | None = None
+    remarks: list[str] = field(default_factory=list)
+    previous: str | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    fingerprints: dict[str, Any] = field(default_factory=dict)
+    cluster: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._clock = time.perf_counter()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it, without secrets."""
-        over = {} if self.outcome is None else {"finished": now()}
-        found: dict[str, Any] = {
+        found: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        found |= {
             "format": FORMAT,
             "version": VERSION,
-            "id": self.id,
             "outcome": self.outcome or "running",
-            "error": self.error,
-            "configuration": self.configuration,
-            "started": self.started,
-            **over,
             "seconds": round(time.perf_counter() - self._clock, 3),
-            "rows": self.rows,
-            "queries": self.queries,
             "stages": [stage.to_dict() for stage in self.stages],
-            "metrics": self.metrics,
-            "gate": self.gate,
-            "remarks": self.remarks,
-            "previous": self.previous,
-            "files": self.files,
-            "fingerprints": self.fingerprints,
             "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "cluster": self.cluster,
             "host": {"name": socket.gethostname(), "process": os.getpid()},
             "versions": versions_here(),
-            "settings": self.settings,
         }
+        if self.outcome is not None:
+            found["finished"] = now()
         clean: dict[str, Any] = redact_values(found)
         return clean
 

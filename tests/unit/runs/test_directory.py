@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sadih_dask.errors import ConflictError, FormatError, IntegrityError, RunBusyError
+from sadih_dask.files.lease import WriterLock
 from sadih_dask.runs.directory import Artefact, RunDirectory, is_run_directory, key_of
 
 
@@ -189,6 +190,25 @@ def test_nothing_is_removed_if_it_is_not_known_what_is_needed(directory: RunDire
     directory.files.write(f"runs/{runs[-1]}/manifest.json", [b"{}"])
     assert directory.prune(1, runs[0]) == []
     assert keys(directory) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("deletions", [0, 1, 2])
+def test_who_has_lost_the_lock_removes_nothing_more(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, deletions: int
+) -> None:
+    a, b = complete(directory, fit="a"), complete(directory, fit="b")
+    checks = iter(range(1 + deletions))  # the first is made before anything is removed
+
+    def check(_: WriterLock) -> None:
+        if next(checks, None) is None:
+            raise ConflictError("taken over")
+
+    monkeypatch.setattr(WriterLock, "check", check)
+    with directory.locked(), pytest.raises(ConflictError, match="taken over"):
+        directory.prune(1, b)
+    assert directory.runs() == [a, b]
+    assert keys(directory) == (["b"] if deletions > 1 else ["a", "b"])
+    assert not list(directory.problems())  # nobody goes back to what is being removed
 
 
 def test_what_was_rolled_back_is_remembered(directory: RunDirectory) -> None:
