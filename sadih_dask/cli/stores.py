@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sadih_dask.jobs.inspect import LabelDescription, ModelDescription, StoreDescription
 
 
+_SHOWN_SEGMENTS = 8
 _SHOWN_CLASSES = 20
 
 
@@ -41,18 +42,18 @@ def inspect_command(path: str, as_json: bool) -> None:
 def _of_store(store: StoreDescription) -> Iterator[tuple[str, str]]:
     yield "store", f"{store.url} ({store.kind})"
     if not store.complete:
-        written = f"{store.n_blocks_written} of {store.n_blocks} blocks are written"
-        yield "state", f"INCOMPLETE: {written}; repeat the command that was making it"
-    yield "rows", f"{store.n_rows:,}" + ("" if store.complete else " planned")
+        yield "state", "INCOMPLETE: no rows yet; repeat the command that was making it"
+    yield "rows", f"{store.n_rows:,}"
     for array in store.arrays:
         shape = " x ".join(map(str, array.shape))
         yield array.name, f"{shape} {array.dtype}, {_size(array.n_bytes)}"
-    shards = "" if store.shard_rows is None else f" in shards of {store.shard_rows:,}"
-    yield "chunks", f"{store.chunk_rows:,} rows{shards}, compression {store.compression}"
+    yield "chunks", f"up to {store.chunk_rows:,} rows, compression {store.compression}"
+    yield from _of_segments(store)
     if store.stored_bytes is not None:
         yield "on disk", _size(store.stored_bytes)
     if store.complete:
-        yield "commit", f"{store.generation}"
+        kept = f"; {store.kept[0]} to {store.kept[-1]} are kept" if store.kept else ""
+        yield "commit", f"{store.generation}{kept}"
     yield "checksums", store.checksums
     checked = f"{', '.join(store.verified)} (intact); the rest" if store.verified else "nothing;"
     if store.complete:
@@ -63,6 +64,16 @@ def _of_store(store: StoreDescription) -> Iterator[tuple[str, str]]:
         yield name, f"{value}"
     if store.labels is not None:
         yield from _of_labels(store.labels, store.n_rows)
+
+
+def _of_segments(store: StoreDescription) -> Iterator[tuple[str, str]]:
+    for number, (n_rows, n_deleted, path) in enumerate(store.segments[:_SHOWN_SEGMENTS]):
+        gone = f", {n_deleted:,} of them deleted" if n_deleted else ""
+        yield "" if number else "segments", f"{path}: {n_rows:,} rows{gone}"
+    if (more := len(store.segments) - _SHOWN_SEGMENTS) > 0:
+        yield "", f"and {more:,} more; sadih compact joins small ones"
+    for number, who in enumerate(store.unfinished):
+        yield "" if number else "unfinished", f"begun by {who}; the same command goes on"
 
 
 def _of_labels(labels: LabelDescription, n_rows: int) -> Iterator[tuple[str, str]]:
@@ -153,3 +164,62 @@ def _verify_runs(directory: str) -> None:
         click.echo(f"sadih: {runs.url}: {len(found)} things are damaged", err=True)
         raise click.exceptions.Exit(1)
     click.echo(f"{runs.url}: intact. {len(runs.runs())} runs, all that they made.")
+
+
+@click.command()
+@options.store
+@click.option("--ids", required=True, metavar="FILE", help="Ids of the rows, one each.")
+@click.option("--ids-variable", metavar="NAME", help="Variable or column of the ids.")
+def delete_command(store: str, ids: str, ids_variable: str | None) -> None:
+    """Delete the rows of STORE with the ids in a file (.npy, text, Parquet, ...).
+
+    They are gone for every reader to come; what was learned from them goes at the next sadih fit,
+    their codes at the next sadih encode. Their bytes stay until sadih compact --purge.
+    """
+    from sadih_dask.sources import open_ids
+    from sadih_dask.stores import FeatureStore
+
+    source = open_ids(ids, ids_variable)
+    found = FeatureStore.open(store)
+    n_rows = found.delete(source.read(0, source.n_rows))
+    click.echo(f"{found.url}: {n_rows:,} rows deleted, {found.n_rows:,} are left.")
+
+
+@click.command()
+@options.store
+@click.option("--one-segment", is_flag=True, help="Join all, so that other tools see one array.")
+@click.option(
+    "--purge", is_flag=True, help="Leave nothing of deleted rows: former commits go, too."
+)
+@click.option("--abandon", is_flag=True, help="Give up what was begun and is not finished.")
+@options.quiet
+def compact_command(store: str, one_segment: bool, purge: bool, abandon: bool, quiet: bool) -> None:
+    """Join small segments of STORE, drop deleted rows, and delete files that nobody needs.
+
+    Rows and their order stay, so no model and no code has to be made anew. With --purge nothing of
+    a deleted row is left in STORE; models, codes, indexes and reports that were made with it are
+    other files: bring them up to date with sadih fit, encode, export and evaluate.
+    """
+    from sadih_dask.jobs.inspect import open_store
+
+    found = open_store(store)
+    n_given_up = found.abandon() if abandon else 0
+    bar = Bar("Compacting", unit="rows", quiet=quiet)
+    with options.resumable("Nothing was lost: repeat the same command to go on."), bar:
+        after = found.compact(one_segment=one_segment, purge=purge, progress=bar)
+    given_up = f" {n_given_up} unfinished ones given up." if n_given_up else ""
+    click.echo(
+        f"{after.url}: {len(found.segments):,} segments became {len(after.segments):,}, "
+        f"{after.n_rows:,} rows.{given_up}"
+    )
+
+
+@click.command()
+@options.store
+@click.argument("commit", type=click.IntRange(min=0))
+def restore_command(store: str, commit: int) -> None:
+    """Make a former COMMIT of STORE the latest again; sadih inspect says which are kept."""
+    from sadih_dask.jobs.inspect import open_store
+
+    after = open_store(store).restore(commit)
+    click.echo(f"{after.url}: {after.n_rows:,} rows as of commit {commit}.")

@@ -137,12 +137,9 @@ def write_codes(
     one commit. The same call completes one that was interrupted.
     """
     coverage = Coverage.of(store, (encoder.array,), redact(store.url))
-    properties = {
-        "protocol": _protocol(encoder.array),
-        "store": store.uid,
-        "covers": coverage.to_json(),
-    }
-    found = None if overwrite else _codes_of(url, model, properties["protocol"])
+    protocol = "learned" if encoder.array == "labels" else "encoded"
+    properties = {"protocol": protocol, "store": store.uid, "covers": coverage.to_json()}
+    found = None if overwrite else _codes_of(url, model, protocol)
     change = None if found is None else covered_by(found, store)
     if found is not None and change is not None:
         if change.is_empty:
@@ -173,10 +170,6 @@ def write_codes(
     first = store.n_rows - writer.n_rows
     fill(writer, _encode_block, (store, first, encoder, block_rows), progress)
     return writer.finalise(), writer.n_rows
-
-
-def _protocol(array: Literal["features", "labels"]) -> str:
-    return "learned" if array == "labels" else "encoded"
 
 
 def _codes_of(url: str | os.PathLike[str], model: str, protocol: str) -> CodeStore | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sadih_dask.compute.codes import DatabaseCodes, HashedRows, StoreCodes
-from sadih_dask.compute.encode import HashRows, code_properties
+from sadih_dask.compute.encode import HashRows, covered_by
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
@@ -76,13 +76,13 @@ def _check_codes(codes: CodeStore, database: FeatureStore | None, model: SADIH) 
             f"{codes.url} holds codes of model {codes.model!r}, and this is model "
             f"{model.fingerprint_!r}; encode {database.url} with it first"
         )
-    for name, value in code_properties(database, "features").items():
-        if codes.properties.get(name, value) != value:
-            raise InputError(
-                f"{codes.url} does not hold the hashed rows of {database.url} as it is now "
-                f"({name} is {str(codes.properties[name])[:16]!r}, expected {value[:16]!r}); "
-                "encode it again"
-            )
+    change = covered_by(codes, database)
+    kind = codes.properties.get("protocol")
+    if kind != "encoded" or change is None or not change.is_empty:
+        raise InputError(
+            f"{codes.url} does not hold the hashed rows of {database.url} as it is now (they are "
+            f"{kind}, of {codes.n_rows} rows); encode it again"
+        )
 
 
 def measure(
@@ -158,10 +158,8 @@ def _ceiling(
         return None
     asked = queries.read("labels")
     counts = np.zeros(1 + max(int(asked.max()), int(model.classes_.max())), np.int64)
-    for start in range(0, database.n_rows, database.chunk_rows):
-        stop = min(start + database.chunk_rows, database.n_rows)
-        here = np.bincount(database.read("labels", start, stop), minlength=len(counts))
-        counts += here[: len(counts)]
+    for _, labels in database.blocks("labels"):
+        counts += np.bincount(labels, minlength=len(counts))[: len(counts)]
     known = np.zeros_like(counts)
     known[model.classes_[learned.groups.indices]] = learned.counts
     if not np.array_equal(counts, known):

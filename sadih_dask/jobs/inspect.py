@@ -10,7 +10,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,17 +17,17 @@ import numpy as np
 from sadih_dask.errors import FormatError, InputError
 from sadih_dask.files.file import is_file, locate
 from sadih_dask.files.filesystem import Files, LocalFiles, connect
-from sadih_dask.ingest.provenance import Provenance
+from sadih_dask.ingest.provenance import Provenance, provenance_of
 from sadih_dask.model.model_file import Model, read_model
 from sadih_dask.stores import codes, features
 from sadih_dask.stores.codes import CodeStore
 from sadih_dask.stores.features import FeatureStore
-from sadih_dask.stores.manifest import receipts
-from sadih_dask.stores.root import ATTRIBUTE, ROOT, ROOT_LIMIT, Commit, load_json, read_commit
-from sadih_dask.stores.store import CommittedGroup
+from sadih_dask.stores.root import ATTRIBUTE, ROOT, ROOT_LIMIT, Root, load_json, read_root
+from sadih_dask.stores.store import Store
 
 MAX_GROUPS = 1 << 20
 """Label groups that are told apart; of more than these it is only said that there are more."""
+_NOT_SHOWN = ("class_names", "covers")
 _KINDS: dict[str, type[FeatureStore] | type[CodeStore]] = {
     features.KIND: FeatureStore,
     codes.KIND: CodeStore,
@@ -67,10 +66,12 @@ class LabelDescription:
 class StoreDescription:
     """A feature or code store.
 
-    n_blocks_written, n_blocks   how far an unfinished store has got
-    stored_bytes                 bytes on disk, None where counting them would cost requests
-    verified                     arrays that were read, and so checked, for this description
-    attributes                   what else the store says about itself
+    segments      rows, deleted rows and path of each; the paths are for other Zarr tools
+    unfinished    who has begun to write rows that are not committed
+    kept          former generations that can still be read or restored
+    stored_bytes  bytes of its chunks on disk, None where counting them would cost requests
+    verified      arrays that were read, and so checked, for this description
+    attributes    what else the store says about itself
     """
 
     kind: str
@@ -79,11 +80,11 @@ class StoreDescription:
     n_rows: int
     arrays: tuple[ArrayDescription, ...]
     chunk_rows: int
-    shard_rows: int | None
     compression: str
-    n_blocks_written: int
-    n_blocks: int
+    segments: tuple[tuple[int, int, str], ...]
+    unfinished: tuple[str, ...]
     generation: int
+    kept: tuple[int, ...]
     stored_bytes: int | None
     checksums: str
     verified: tuple[str, ...]
@@ -124,18 +125,18 @@ def inspect(
     if isinstance(files, LocalFiles) and not files.root.exists():
         raise InputError(f"{files.url} does not exist")
     kind = _kind_of(files)
-    commit = read_commit(files, kind.kind, kind.schema)
-    if not commit.complete:
-        return _describe(files, commit, (), None, len(receipts(files)))
+    root, _ = read_root(files, kind.kind, kind.schema)
+    if not root.segments:
+        return _describe(files, root, None, None)
     store = kind.open(url, storage_options=storage_options)
-    labels = _describe_labels(store) if isinstance(store, FeatureStore) else None
-    commit = read_commit(files, kind.kind, kind.schema)
-    return _describe(files, commit, () if labels is None else ("labels",), labels, commit.n_blocks)
+    if not isinstance(store, FeatureStore):
+        return _describe(files, root, None, None)
+    return _describe(files, root, _describe_labels(store), provenance_of(store))
 
 
 def open_store(
     url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
-) -> CommittedGroup:
+) -> Store:
     """Open a store of either kind."""
     kind = _kind_of(connect(url, storage_options))
     return kind.open(url, storage_options=storage_options)
@@ -160,47 +161,40 @@ def _kind_of(files: Files) -> type[FeatureStore] | type[CodeStore]:
 
 
 def _describe(
-    files: Files,
-    commit: Commit,
-    verified: tuple[str, ...],
-    labels: LabelDescription | None,
-    n_blocks_written: int,
+    files: Files, root: Root, labels: LabelDescription | None, record: Provenance | None
 ) -> StoreDescription:
-    n_rows = commit.n_rows if commit.complete else commit.planned_rows
-    layout = commit.layout
-    record = Provenance.from_properties(commit.properties, files.url)
-    shown = {k: v for k, v in commit.properties.items() if k not in ("class_names", "ingested")}
+    layouts = root.layouts(root.chunk_rows, root.compression)
     return StoreDescription(
-        kind=commit.kind,
+        kind=root.kind,
         url=files.url,
-        complete=commit.complete,
-        n_rows=n_rows,
+        complete=bool(root.segments),
+        n_rows=root.n_rows,
         arrays=tuple(
-            ArrayDescription(name, (n_rows, *item.row_shape), item.dtype, n_rows * item.row_bytes)
-            for name, item in commit.layouts.items()
+            ArrayDescription(
+                name, (root.n_rows, *item.row_shape), item.dtype, root.n_rows * item.row_bytes
+            )
+            for name, item in layouts.items()
         ),
-        chunk_rows=layout.chunk_rows,
-        shard_rows=layout.shard_rows,
-        compression=layout.compression,
-        n_blocks_written=n_blocks_written,
-        n_blocks=commit.n_blocks,
-        generation=commit.generation,
-        stored_bytes=_stored_bytes(files, tuple(commit.layouts)),
-        checksums="crc32c of every chunk, and a digest of its rows in the manifest",
-        verified=verified,
+        chunk_rows=root.chunk_rows,
+        compression=root.compression,
+        segments=tuple((s.n_rows, s.n_rows - s.n_live, s.path) for s in root.segments),
+        unfinished=tuple(entry.by for entry in root.pending),
+        generation=root.generation,
+        kept=tuple(generation for generation, _ in root.history),
+        stored_bytes=_stored_bytes(files, root),
+        checksums="crc32c of every chunk, and the same in a manifest",
+        verified=() if labels is None else ("labels",),
         labels=labels,
         n_source_files=None if record is None else len(record.marks),
-        attributes=shown,
+        attributes={k: v for k, v in root.properties.items() if k not in _NOT_SHOWN},
     )
 
 
-def _stored_bytes(files: Files, folders: tuple[str, ...]) -> int | None:
+def _stored_bytes(files: Files, root: Root) -> int | None:
     if not isinstance(files, LocalFiles):
         return None
-    paths = (Path(files.path(folder)) for folder in folders)
-    return sum(
-        entry.stat().st_size for path in paths if path.is_dir() for entry in os.scandir(path)
-    )
+    folders = [f"{segment.path}/{name}" for segment in root.segments for name in root.arrays]
+    return sum(size for folder in folders for size in files.sizes(folder).values())
 
 
 def _describe_labels(store: FeatureStore) -> LabelDescription | None:
@@ -212,8 +206,7 @@ def _describe_labels(store: FeatureStore) -> LabelDescription | None:
     counts: Counter[int] = Counter()
     groups: Counter[bytes] = Counter()
     more = False
-    for start in range(0, store.n_rows, store.chunk_rows):
-        block = store.read("labels", start, min(start + store.chunk_rows, store.n_rows))
+    for _, block in store.blocks("labels"):
         if not multi_label:
             counts.update(dict(zip(*_counted(block), strict=True)))
             continue

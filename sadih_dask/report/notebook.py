@@ -38,7 +38,7 @@ from sadih_dask.report.sparklines import (
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
 from sadih_dask.stores import CodeStore, FeatureStore
-from sadih_dask.stores.store import CommittedGroup
+from sadih_dask.stores.store import Store
 from sadih_dask.types import Array
 
 SHOWN_NAMES = 8
@@ -245,13 +245,13 @@ def _group_names(model: SADIH) -> list[str]:
 
 @html.register(FeatureStore)
 @html.register(CodeStore)
-def _(thing: CommittedGroup) -> str:
+def _(thing: Store) -> str:
     facts: dict[str, object] = {"rows": thing.n_rows}
     if isinstance(thing, CodeStore):
         facts |= {"bits": thing.n_bits, "model": thing.model[:16]}
     facts |= {
-        "chunks": thing.n_chunks,
-        "rows a chunk": thing.chunk_rows,
+        "segments": len(thing.segments),
+        "chunks": len(thing.chunks),
         "compression": thing.compression,
         "size": size(thing.nbytes),
         "commit": thing.generation,
