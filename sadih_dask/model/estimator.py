@@ -333,7 +333,7 @@ class SADIH(
     ) -> Self:
         """Solve from statistics and take the result over; nothing is changed on failure."""
         check_classes(statistics)
-        learned = learn(self, statistics, anchor_map, seed)
+        solution, hash_function = learn(self, statistics, anchor_map, seed)
         model = Model(
             parameters=self.get_params(deep=False),
             seed=seed,
@@ -342,9 +342,9 @@ class SADIH(
             classes=classes,
             multi_label=multi_label,
             groups=statistics.groups,
-            label_codes=pack(learned.codes.T),
-            hash_function=learned.hash_function,
-            trace=learned.trace,
+            label_codes=pack(solution.state.B.T),
+            hash_function=hash_function,
+            trace=solution.trace,
             statistics=statistics,
             coverage=coverage,
         )

@@ -18,7 +18,8 @@ from sadih_dask.errors import LabelError
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.statistics import Statistics
-from sadih_dask.model.solve import SHARED_PARAMETERS, Family
+from sadih_dask.model.parameters import PARAMETERS
+from sadih_dask.model.solve import Family
 from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.histograms import hamming_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
@@ -82,9 +83,10 @@ def _bunches(
     candidates: Sequence[Mapping[str, Any]], n_folds: int, n_tasks: int
 ) -> Iterator[Bunch]:
     """Families, cut into parts where there would be fewer tasks than ``n_tasks``."""
+    names = [name for name, parameter in PARAMETERS.items() if parameter.decides == "start"]
 
     def shared(place: int) -> tuple[str, ...]:
-        return tuple(repr(candidates[place][name]) for name in SHARED_PARAMETERS)
+        return tuple(repr(candidates[place][name]) for name in names)
 
     places = sorted(range(len(candidates)), key=lambda place: (shared(place), place))
     families = [list(family) for _, family in groupby(places, key=shared)]
@@ -100,13 +102,13 @@ def score_bunch(folded: Folded, bunch: Bunch) -> list[Score]:
     """Learn from the other folds, and look the fold's queries up among their rows."""
     began = time.perf_counter()
     training = _Training.of(folded, bunch.fold)
-    family = Family(SimpleNamespace(**bunch.candidates[0]), training.statistics, folded.seed)
+    family = Family(SimpleNamespace(**bunch.candidates[0]), training.statistics, folded.seed, None)
     shared = (time.perf_counter() - began) / len(bunch.places)
     known: dict[bytes, float] = {}
     scores = []
     for place, candidate in zip(bunch.places, bunch.candidates, strict=True):
         began = time.perf_counter()
-        state = family.solve(SimpleNamespace(**candidate))
+        state = family.solve(SimpleNamespace(**candidate)).state
         solved = time.perf_counter()
         key = state.B.tobytes() if family.hashes_by_codes_alone else None
         value = known.get(key) if key is not None else None
