@@ -15,6 +15,7 @@ import scipy.linalg as la
 import scipy.sparse as sp
 from scipy.sparse.linalg import eigsh
 
+from sadih_dask.errors import InputError
 from sadih_dask.learning.similarity import Similarity, group_similarity
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.types import Floats, Ints, SimilarityKind
@@ -244,7 +245,13 @@ class Problem:
         least = 1e-12 * (weight * float(np.trace(self.XXt)) / d or 1.0)
         matrix = weight * self.XXt
         matrix[np.diag_indices(d)] += max(shift, least)
-        factor, lower = la.cho_factor(matrix, overwrite_a=True, check_finite=False)
+        try:
+            factor, lower = la.cho_factor(matrix, overwrite_a=True, check_finite=False)
+        except la.LinAlgError as error:
+            raise InputError(
+                "the statistics are of no rows: their Gram matrix has negative eigenvalues, as "
+                "when rows were taken out that had never been put in; learn again from all rows"
+            ) from error
         return np.asarray(factor), bool(lower)
 
     @cached_property
