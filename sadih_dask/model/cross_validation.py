@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, cl
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from sadih_dask.compute.checkpoint import Checkpoint
 from sadih_dask.compute.folds import training_statistics
 from sadih_dask.compute.run import Progress, total_threads
 from sadih_dask.compute.tree import run_each
@@ -23,7 +21,7 @@ from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.model import results
-from sadih_dask.model.estimator import SADIH, as_checkpoint
+from sadih_dask.model.estimator import SADIH
 from sadih_dask.model.parameters import (
     PAPER_GRID,
     PARAMETERS,
@@ -33,10 +31,10 @@ from sadih_dask.model.parameters import (
     check_parameters,
 )
 from sadih_dask.model.results import Score
-from sadih_dask.model.scanning import Folded, Folding, scan_folds
+from sadih_dask.model.scanning import CheckpointLike, Folded, Folding, scan_folds
 from sadih_dask.model.solve import Family
 from sadih_dask.retrieval.codes import pack
-from sadih_dask.retrieval.histograms import hamming_histograms
+from sadih_dask.retrieval.histograms import group_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.types import Array, Floats, Ints
 
@@ -112,7 +110,7 @@ class SADIHCV(
         *,
         progress: Progress | None = None,
         solving: Progress | None = None,
-        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        checkpoint: CheckpointLike = None,
     ) -> Self:
         """Read the rows once, score every combination on every fold, and learn with the best.
 
@@ -124,7 +122,7 @@ class SADIHCV(
         tried = candidates(grid, self.n_bits)
         longest = max(candidate["n_bits"] for candidate in tried)
         folding = Folding(self.n_folds, self.n_queries, self.random_state, longest)
-        scanned, folded = scan_folds(model, X, y, folding, progress, as_checkpoint(checkpoint))
+        scanned, folded = scan_folds(model, X, y, folding, progress, checkpoint)
         scanned.check_classes()
         everything = [{**model.get_params(), **candidate} for candidate in tried]
         scores = score_all(folded, everything, solving)
@@ -298,15 +296,8 @@ class _Training:
 
     def score(self, codes: Array, label_codes: Floats) -> float:
         """Mean average precision over the training rows, each with the code of its labels."""
-        groups = self.statistics.groups
-        histograms = hamming_histograms(
-            codes,
-            self.labels,
-            pack(label_codes.T),
-            (groups, np.arange(groups.n_groups)),
-            len(label_codes),
-            counts=self.statistics.counts,
-        )
+        database = pack(label_codes.T), self.statistics.groups, self.statistics.counts
+        histograms = group_histograms(codes, self.labels, *database, len(label_codes))
         found = mean_average_precision(histograms)
         if np.isnan(found):
             raise LabelError(

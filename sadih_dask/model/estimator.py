@@ -14,7 +14,6 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from sadih_dask.compute.checkpoint import Checkpoint
 from sadih_dask.compute.encode import HashRows, LookUpLabels, hash_lazily, write_codes
 from sadih_dask.compute.memory import MemoryPlan
 from sadih_dask.compute.rows import StoreRows, find_ids
@@ -25,21 +24,20 @@ from sadih_dask.learning.statistics import canonical_blocks
 from sadih_dask.model.inputs import check_features, check_width, group_targets, known_statistics
 from sadih_dask.model.model_file import Coverage, Model, read_model, write_model
 from sadih_dask.model.parameters import check_parameters
-from sadih_dask.model.scanning import Scanned, plan_scan, scan_more, scan_removed, scan_rows
+from sadih_dask.model.scanning import (
+    CheckpointLike,
+    Scanned,
+    plan_scan,
+    scan_more,
+    scan_removed,
+    scan_rows,
+)
 from sadih_dask.model.solve import learn
 from sadih_dask.retrieval.codes import pack
-from sadih_dask.retrieval.histograms import hamming_histograms
+from sadih_dask.retrieval.histograms import group_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.stores import CodeStore, FeatureStore
-from sadih_dask.types import (
-    Bytes,
-    EncoderKind,
-    Floats,
-    Loss,
-    SimilarityKind,
-    SolverKind,
-    StartKind,
-)
+from sadih_dask.types import Bytes, EncoderKind, Floats, Loss, SimilarityKind, SolverKind, StartKind
 
 
 class SADIH(
@@ -151,7 +149,7 @@ class SADIH(
         y: Any = None,
         *,
         progress: Progress | None = None,
-        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        checkpoint: CheckpointLike = None,
     ) -> Self:
         """Learn codes and a hash function from labelled rows.
 
@@ -167,14 +165,13 @@ class SADIH(
         be a number where there are anchors.
         """
         check_parameters(self)
-        place = as_checkpoint(checkpoint)
         if (done := self._covered(X)) is not None:
             if done == len(X):
                 return self.refit()
-            return self.learn_from(scan_more(self, X, y, done, progress, place))
+            return self.learn_from(scan_more(self, X, y, done, progress, checkpoint))
         before = dict(self.__dict__)
         try:
-            return self.learn_from(scan_rows(self, X, y, progress, place))
+            return self.learn_from(scan_rows(self, X, y, progress, checkpoint))
         except BaseException:  # also an interrupt: the model is what it was
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -194,7 +191,7 @@ class SADIH(
         y: Any = None,
         *,
         progress: Progress | None = None,
-        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        checkpoint: CheckpointLike = None,
     ) -> Self:
         """Add labelled rows: the same model as a fit on all rows so far.
 
@@ -204,7 +201,7 @@ class SADIH(
         if not hasattr(self, "hash_function_"):
             return self.fit(X, y, progress=progress, checkpoint=checkpoint)
         check_parameters(self)
-        return self.learn_from(scan_more(self, X, y, 0, progress, as_checkpoint(checkpoint)))
+        return self.learn_from(scan_more(self, X, y, 0, progress, checkpoint))
 
     def forget(self, X: Any, y: Any = None) -> Self:
         """Take labelled rows out again: the same model as a fit without them.
@@ -240,17 +237,12 @@ class SADIH(
         """
         check_is_fitted(self)
         check_parameters(self)
-        model = self._model
-        return self.learn_from(
-            Scanned(
-                known_statistics(self, model.multi_label),
-                model.classes,
-                model.multi_label,
-                model.hash_function.anchor_map,
-                model.seed,
-                model.coverage,
-            )
+        known, anchor_map = (
+            known_statistics(self, self.multi_label_),
+            self.hash_function_.anchor_map,
         )
+        kept = self.classes_, self.multi_label_, anchor_map, self.seed_, self.coverage_
+        return self.learn_from(Scanned(known, *kept))
 
     def learn_from(self, scanned: Scanned) -> Self:
         """Solve from a scan and take the result over; nothing is changed on failure."""
@@ -378,16 +370,9 @@ class SADIH(
         label. Ties in distance are averaged over all orders. Costs rows x label groups.
         """
         codes = self._hash(X)
-        statistics = known_statistics(self, self.multi_label_)
-        histograms = hamming_histograms(
-            codes,
-            group_targets(self, y),
-            self.label_codes_,
-            (self.groups_, np.arange(self.groups_.n_groups)),
-            self.hash_function_.n_bits,
-            counts=statistics.counts,
-        )
-        return mean_average_precision(histograms)
+        counts = known_statistics(self, self.multi_label_).counts
+        database = self.label_codes_, self.groups_, counts, self.hash_function_.n_bits
+        return mean_average_precision(group_histograms(codes, group_targets(self, y), *database))
 
     @property
     def label_groups_(self) -> sp.csr_array:
@@ -420,7 +405,10 @@ class SADIH(
         parameters = self.get_params(deep=False)
         if not isinstance(self.random_state, Integral | None):
             parameters["random_state"] = self.seed_
-        plain = {name: _plain(value) for name, value in parameters.items()}
+        plain = {  # JSON takes no NumPy scalars
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in parameters.items()
+        }
         kept = self.statistics_ if statistics else None
         model = replace(self._model, parameters=plain, statistics=kept)
         write_model(path, model, storage_options=storage_options)
@@ -444,13 +432,3 @@ class SADIH(
         tags.target_tags.multi_output = True
         tags.transformer_tags.preserves_dtype = []
         return tags
-
-
-def as_checkpoint(given: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:
-    """A checkpoint, where a path or URL may stand for one."""
-    return given if given is None or isinstance(given, Checkpoint) else Checkpoint(given)
-
-
-def _plain(value: Any) -> Any:
-    """Turn a NumPy scalar into the Python number that JSON takes."""
-    return value.item() if isinstance(value, np.generic) else value

@@ -6,8 +6,9 @@ changes nothing in it but the note of its columns.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -28,6 +29,9 @@ from sadih_dask.model.inputs import Learner, Opened, known_statistics, open_rows
 from sadih_dask.model.model_file import Coverage
 from sadih_dask.stores import FeatureStore
 from sadih_dask.types import Array, Ints
+
+CheckpointLike: TypeAlias = Checkpoint | str | os.PathLike[str] | None
+"""A checkpoint, or the path or URL of one."""
 
 
 class Scanning(Learner, Protocol):
@@ -73,14 +77,15 @@ def scan_rows(
     X: Any,
     y: Any,
     progress: Progress | None = None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: CheckpointLike = None,
 ) -> Scanned:
     """Read rows for a fit from nothing."""
     opened = open_rows(model, X, y, reset=True)
     seed = draw_seed(model.random_state)
     _, sample = plan_scan(model, opened.rows, seed)
     anchor_map = draw_anchors(model, opened.rows, sample, seed)
-    found = scan(opened.rows, _reduction(model, opened.classes, anchor_map), progress, checkpoint)
+    reduction = _reduction(model, opened.classes, anchor_map)
+    found = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
     return _settled(found, opened, anchor_map, seed, _covering(X))
 
 
@@ -90,7 +95,7 @@ def scan_more(
     y: Any,
     first: int = 0,
     progress: Progress | None = None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: CheckpointLike = None,
 ) -> Scanned:
     """Read rows, those of a store from ``first`` on, and add them to what the model knows."""
     opened = open_rows(model, X, y, reset=False, first=first)
@@ -99,7 +104,8 @@ def scan_more(
     sample = _sample(model, opened.rows, SAMPLE_ROWS, model.seed_)
     n_anchors = None if anchor_map is None else anchor_map.n_features
     check_scan(opened.rows, model.block_rows, n_anchors, sample, len(known.groups))
-    added = scan(opened.rows, _reduction(model, opened.classes, anchor_map), progress, checkpoint)
+    reduction = _reduction(model, opened.classes, anchor_map)
+    added = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
     coverage = None
     if first and model.coverage_ is not None:
         coverage = replace(Coverage.of(X), forgotten=model.coverage_.forgotten)
@@ -149,7 +155,7 @@ def scan_folds(
     y: Any,
     folding: Folding,
     progress: Progress | None = None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: CheckpointLike = None,
 ) -> tuple[Scanned, Folded]:
     """Read rows once, as `scan_rows` does, and keep the statistics of every fold apart.
 
@@ -162,7 +168,7 @@ def scan_folds(
     _, sample = plan_scan(model, opened.rows, seed, **sizes)
     anchor_map = draw_anchors(model, opened.rows, sample, seed)
     reduction = FoldReduction(_reduction(model, opened.classes, anchor_map), folds, queries)
-    found = scan(opened.rows, reduction, progress, checkpoint)
+    found = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
     fold_of = folds.of_rows(found.sample.rows)
     folded = Folded(
         tuple(s for s in found.folds if s is not None),
@@ -202,6 +208,11 @@ def draw_anchors(model: Scanning, rows: Rows, sample: Ints, seed: int) -> Anchor
         return AnchorMap.from_sample(
             features, model.anchors, generator(seed, "anchors"), sigma=model.sigma
         )
+
+
+def _as_checkpoint(given: CheckpointLike) -> Checkpoint | None:
+    """A checkpoint, where a path or URL may stand for one."""
+    return given if given is None or isinstance(given, Checkpoint) else Checkpoint(given)
 
 
 def _sample(model: Scanning, rows: Rows, size: int, seed: int) -> Ints:

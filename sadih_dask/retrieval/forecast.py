@@ -16,7 +16,7 @@ from sadih_dask.learning.encoders import group_scores_to_codes
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.problem import Problem
 from sadih_dask.retrieval.codes import pack
-from sadih_dask.retrieval.histograms import hamming_histograms
+from sadih_dask.retrieval.histograms import group_histograms
 from sadih_dask.retrieval.metrics import average_precision
 from sadih_dask.types import EncoderKind, Floats, Ints
 
@@ -57,12 +57,8 @@ class Forecast:
         scores, group = self._rows
         share = self.problem.regression.share
         hashed = group_scores_to_codes(self.encoder, scores + share, codes)
-        histograms = hamming_histograms(
-            pack(hashed),
-            (self.groups, group),
-            pack(codes.T),
-            (self.groups, np.arange(len(self.groups))),
-            self.problem.l,
-            counts=self.problem.N.astype(np.int64),
+        asked, counts = (self.groups, group), self.problem.N.astype(np.int64)
+        histograms = group_histograms(
+            pack(hashed), asked, pack(codes.T), self.groups, counts, self.problem.l
         )
         return float(np.average(average_precision(histograms), weights=share[group]))
