@@ -54,8 +54,8 @@ class SADIH(
     Parameters
     ----------
     n_bits : int, default=64
-        Length of the codes. Any positive number; codes are packed into ``ceil(n_bits / 8)`` bytes
-        and the spare bits of the last byte are zero.
+        Length of the codes, up to 2048; they are packed into ``ceil(n_bits / 8)`` bytes, and the
+        spare bits of the last byte are zero.
     loss : {"l21", "l1"}, default="l21"
         "l21" is SADIH (discrete coordinate descent), "l1" is SADIH-L1 (one sign).
     solver : {"exact", "paper"}, default="exact"

@@ -18,7 +18,7 @@ from sadih_dask.errors import InputError
 from sadih_dask.types import EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
 
 MAX_BITS = 2048
-"""Every step solves eigenproblems of this size, so time grows with its cube: two minutes here."""
+"""Steps solve eigenproblems of this size, so time grows with its cube: minutes here, then hours."""
 
 
 @dataclass(frozen=True)
