@@ -15,7 +15,7 @@ from sadih_dask.cli import options
 from sadih_dask.cli.progress import Bar
 from sadih_dask.jobs.fit import fit
 from sadih_dask.model.estimator import SADIH
-from sadih_dask.model.parameters import CHOICES
+from sadih_dask.model.parameters import PARAMETERS
 from sadih_dask.stores import FeatureStore
 
 if TYPE_CHECKING:
@@ -63,15 +63,15 @@ _COUNT_OR_ZERO = click.IntRange(min=0)
 @options.store
 @click.argument("model", type=click.Path(dir_okay=False))
 @_parameter("--bits", "n_bits", _COUNT, "Code length.")
-@_parameter("--encoder", "encoder", click.Choice(CHOICES["encoder"]))
-@_parameter("--loss", "loss", click.Choice(CHOICES["loss"]))
-@_parameter("--solver", "solver", click.Choice(CHOICES["solver"]))
+@_parameter("--encoder", "encoder", click.Choice(PARAMETERS["encoder"].choices))
+@_parameter("--loss", "loss", click.Choice(PARAMETERS["loss"].choices))
+@_parameter("--solver", "solver", click.Choice(PARAMETERS["solver"].choices))
 @_parameter("--anchors", "anchors", _CountOr("none", None), "Radial basis functions.")
 @_parameter("--alpha", "alpha", _WEIGHT, "Weight of reconstruction.")
 @_parameter("--beta", "beta", _WEIGHT, "Weight of encoding.")
 @_parameter("--gamma", "gamma", _WEIGHT, "Weight of regularisation.")
 @_parameter("--ridge", "ridge", _WEIGHT, "Penalty of the encoder.")
-@_parameter("--similarity", "similarity", click.Choice(CHOICES["similarity"]))
+@_parameter("--similarity", "similarity", click.Choice(PARAMETERS["similarity"].choices))
 @_parameter("--n-init", "n_init", _CountOr("auto", "auto"), "Starts to try.")
 @_parameter("--max-iter", "max_iter", _COUNT_OR_ZERO, "Iterations of a start.")
 @_parameter("--block-rows", "block_rows", _COUNT, "Rows that are read at a time.")
@@ -205,7 +205,7 @@ def tune_command(
     """
     from sadih_dask.jobs.evaluate import missing_matplotlib
     from sadih_dask.jobs.tune import tune
-    from sadih_dask.model.grid import PAPER_GRID
+    from sadih_dask.model.parameters import PAPER_GRID
 
     parameters = {name: given.pop(name) for name in _KEPT}
     setting = options.Running(**given)

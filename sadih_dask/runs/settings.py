@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from sadih_dask.cluster import settings as cluster
 from sadih_dask.cluster.security import check_address
 from sadih_dask.cluster.settings import ClusterSettings
-from sadih_dask.model.parameters import CHOICES
+from sadih_dask.model.parameters import PARAMETERS
 from sadih_dask.types import EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
 
 
@@ -175,8 +175,10 @@ class Search(Section):
     def _known_words(self) -> Search:
         for name in ("loss", "encoder", "start"):
             for word in getattr(self, name) or ():
-                if word not in CHOICES[name]:
-                    raise ValueError(f"{name} has {word!r}; allowed are {', '.join(CHOICES[name])}")
+                if word not in PARAMETERS[name].choices:
+                    raise ValueError(
+                        f"{name} has {word!r}; allowed are {', '.join(PARAMETERS[name].choices)}"
+                    )
         if not self.grid:
             raise ValueError(
                 "there is nothing to choose from; give alpha, beta or another as a list"
