@@ -64,11 +64,13 @@ class Difference:
     """What makes a former state of a store the one that is there now.
 
     deleted    rows of the former state that are gone, in its numbering, ascending
+    places     where they lie: number of a segment of the present state, and positions in it
     first_new  row of the present state from which on rows are new
     n_new      how many they are
     """
 
     deleted: Ints
+    places: tuple[tuple[int, Ints], ...]
     first_new: int
     n_new: int
 
@@ -112,14 +114,16 @@ class Coverage:
         now = Coverage.of(store, self.arrays).segments
         before, row, first_new = list(self.segments), 0, 0
         deleted: list[Ints] = []
-        for part in now:
+        places: list[tuple[int, Ints]] = []
+        for number, part in enumerate(now):
             if not before:
                 break
             seen = _match(before, part)
             if seen is None:
                 return None
-            n_segments, gone, n_seen = seen
+            n_segments, gone, where, n_seen = seen
             deleted.append(row + gone)
+            places.append((number, where))
             row += sum(old.n_live for old in before[:n_segments])
             del before[:n_segments]
             first_new += n_seen
@@ -128,7 +132,7 @@ class Coverage:
         if before and any(old.n_live for old in before):
             return None
         gone = np.concatenate([NONE, *deleted])
-        return Difference(gone, first_new, store.n_rows - first_new)
+        return Difference(gone, tuple(places), first_new, store.n_rows - first_new)
 
     def renumbered(self, store: Store, difference: Difference) -> Coverage:
         """The state that is there now, with what was forgotten in its numbering."""
@@ -166,18 +170,19 @@ def _keys(leaves: Sequence[Leaf], arrays: Sequence[str]) -> tuple[Key, ...]:
     return tuple(leaf.of(arrays) for leaf in leaves)
 
 
-def _match(before: Sequence[Covered], now: Covered) -> tuple[int, Ints, int] | None:
+def _match(before: Sequence[Covered], now: Covered) -> tuple[int, Ints, Ints, int] | None:
     """How a segment continues those that were seen.
 
     Return how many of them it holds, which of their live rows are dead now (counted from the first
-    of them), and how many of its live rows were seen; None if it is something else.
+    of them), where those lie in it, and how many of its live rows were seen; None if it is
+    something else.
     """
     old = before[0]
     if old.leaves == now.leaves:
         if len(np.setdiff1d(old.dead, now.dead)):
             return None
-        gone = live_before(old.dead, np.setdiff1d(now.dead, old.dead))
-        return 1, gone, now.n_live
+        where = np.setdiff1d(now.dead, old.dead)
+        return 1, live_before(old.dead, where), where, now.n_live
     joined: list[Key] = []
     for count, part in enumerate(before, 1):
         joined += part.live_leaves()
@@ -186,7 +191,7 @@ def _match(before: Sequence[Covered], now: Covered) -> tuple[int, Ints, int] | N
         if len(joined) == len(now.leaves) or count == len(before):
             n_seen = sum(n_rows for n_rows, _ in joined)
             gone = now.dead[now.dead < n_seen]
-            return count, gone, n_seen - len(gone)
+            return count, gone, gone, n_seen - len(gone)
     return None
 
 
