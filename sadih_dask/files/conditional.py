@@ -36,6 +36,7 @@ SWAP = ".swap"
 """The file whose `flock` orders those who replace its neighbours."""
 _NO_FLOCK = frozenset([errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK])
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _in_memory = threading.Lock()
 _probed: set[str] = set()
 
@@ -161,7 +162,7 @@ def _replace_file(files: LocalFiles, key: str, data: bytes, seen: Version | None
 
 @contextmanager
 def _flock(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder / SWAP, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(folder / SWAP, _LOCK_FLAGS, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

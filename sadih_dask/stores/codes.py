@@ -117,7 +117,7 @@ class CodeStore(Store):
         if id_dtype is not None:
             properties["ids"], stored, row_shape = row_ids.declared(id_dtype)
             arrays["ids"] = (stored, row_shape)
-        files = connect(url, storage_options)
+        files = connect(url, storage_options, follow_links=False)
         root = planned(
             KIND, SCHEMA, files, arrays, properties, chunk_rows, compression, CODE_CHUNK_BYTES
         )

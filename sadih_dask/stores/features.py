@@ -164,7 +164,7 @@ class FeatureStore(Store):
             arrays["ids"] = (stored, row_shape)
         if thumbnail_shape is not None:
             arrays["thumbnails"] = ("uint8", tuple(thumbnail_shape))
-        files = connect(url, storage_options)
+        files = connect(url, storage_options, follow_links=False)
         root = planned(KIND, SCHEMA, files, arrays, properties, chunk_rows, compression)
         key = short_hash([arrays, n_rows, root.chunk_rows, root.compression, properties])
         if sources is not None:

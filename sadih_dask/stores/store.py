@@ -216,7 +216,7 @@ class StoreWriter:
 def _rebuild(
     cls: type[StoreWriter], url: str, options: Mapping[str, Any], plan: Plan
 ) -> StoreWriter:
-    return cls(connect(url, options), plan)
+    return cls(connect(url, options, follow_links=False), plan)
 
 
 class LazyArray:
@@ -268,7 +268,7 @@ class Store:
     @classmethod
     def open(cls, url: Url, *, storage_options: Mapping[str, Any] | None = None) -> Self:
         """Open the latest state of the store at a local path or an fsspec URL."""
-        files = connect(url, storage_options)
+        files = connect(url, storage_options, follow_links=False)
         return cls(Snapshot(files, read_root(files, cls.kind, cls.schema)[0]))
 
     def _check_properties(self) -> None:
@@ -531,7 +531,7 @@ def _reopen(
     with _OPENED_LOCK:
         found = _OPENED.get(key)
     if found is None:
-        files = connect(url, options)
+        files = connect(url, options, follow_links=False)
         found = cls(Snapshot(files, read_state(files, cls.kind, cls.schema, generation, commit)))
         with _OPENED_LOCK:
             _OPENED[key] = found
