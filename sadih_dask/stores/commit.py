@@ -211,11 +211,17 @@ def _check_begin(url: str, root: Root, mode: Mode, key: str) -> None:
 
 
 def _absorbed(root: Root, n_new: int) -> tuple[Segment, ...]:
-    """Return the trailing segments that fit one chunk together with the new rows."""
+    """Return the trailing segments that fit one chunk together with the new rows.
+
+    None with deleted rows: who has not seen those yet could not tell any more which they were.
+    """
     room, first = root.chunk_rows - n_new, len(root.segments)
-    while n_new and first and room >= root.segments[first - 1].n_live:
+    while n_new and first:
+        last = root.segments[first - 1]
+        if last.n_rows > room or last.deleted is not None:
+            break
         first -= 1
-        room -= root.segments[first].n_live
+        room -= last.n_rows
     return root.segments[first:]
 
 
