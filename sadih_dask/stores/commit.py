@@ -276,7 +276,6 @@ def commit(
 
     root = update(files, schema, plan.root.kind, change)
     if overtaken:
-        abandon(files, schema, plan.root.kind, lambda entry: entry.id == segment.id)
         return None
     n_kept = 2 * (len(root.segments) + KEPT_GENERATIONS)
     if plan.mode == "overwrite" or (plan.absorbs and len(files.names(SEGMENTS)) > n_kept):

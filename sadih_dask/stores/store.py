@@ -194,14 +194,21 @@ class StoreWriter:
         root = commits.commit(self._files, self.schema, self._plan, sealed, self._amend)
         if root is not None:
             return root
-        # Small segments at the end, which were to become one with these rows, have changed
-        rows = commits.rows_alone(self._files, self._plan, sealed)
+        # Small segments at the end, which were to become one with these rows, have changed. What is
+        # written is given up last: until then nobody else may delete it
         latest, _ = read_root(self._files, self.kind, self.schema)
         alone = self._begin(
             self._files, latest, self.n_rows, "append", None, self._amend, absorb=False
         )
-        alone._write(0, rows)
-        return alone._finalise()
+        alone._write(0, commits.rows_alone(self._files, self._plan, sealed))
+        root = alone._finalise()
+        self.abandon()
+        return root
+
+    def abandon(self) -> None:
+        """Give up what is being written; nothing of it can be committed any more."""
+        mine = self._plan.segment_id
+        commits.abandon(self._files, self.schema, self.kind, lambda entry: entry.id == mine)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.url, dict(self._files.options), self._plan)
