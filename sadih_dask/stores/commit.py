@@ -16,13 +16,14 @@ one:
                                                                 this one is in the store now
       (small)   last small ones     they -> one                 if those have changed: appended
                 and new rows                                    alone
-    overwrite   chunks, manifest    segments = [new]            refused unless it is the state
-                                                                that was to be replaced
+    overwrite   chunks, manifest    segments = [new],           refused unless it is the state
+                                    `pending` = []              that was to be replaced
     delete      list of dead rows   name it in the segment      look for the ids again
     compact     new segment         old ones -> one             refused if an old one or its
                                                                 deletions have changed
     abandon     -                   drop from `pending`         look again
-    restore     -                   segments of a former root   look again
+    restore     -                   segments of a former root,  look again
+                                    `pending` = []
 
 A segment's name stands in `pending` of the root before its first byte exists, names are never
 used again, and a segment is only committed if it is in `pending` of the very root that is
@@ -249,8 +250,8 @@ def commit(
                 "wanted"
             )
         changes = dict(amend(root)) if amend is not None else {}
-        changes["pending"] = root.without_pending(segment.id)
         if plan.mode == "append":
+            changes["pending"] = root.without_pending(segment.id)
             kept = root.segments[: len(root.segments) - len(plan.absorbs)]
             if (*kept, *plan.absorbs) != root.segments:
                 overtaken = True
@@ -270,6 +271,7 @@ def commit(
             arrays=wanted.arrays,
             chunk_rows=wanted.chunk_rows,
             compression=wanted.compression,
+            pending=(),  # what others were adding was numbered for the rows that are gone
             **{"properties": wanted.properties, "sources": wanted.sources, **changes},
         )
         return replace(new, history=new.history[-1:])
@@ -345,8 +347,11 @@ def restore(files: Files, schema: Schema, kind: str, generation: int) -> Root:
         return root.committed(
             segments=former.segments,
             arrays=former.arrays,
+            chunk_rows=former.chunk_rows,
+            compression=former.compression,
             properties=former.properties,
             sources=former.sources,
+            pending=(),
         )
 
     return update(files, schema, kind, change)
@@ -403,7 +408,7 @@ def _join(
     part = Snapshot(files, replace(root, segments=run))
     key = f"compact-{short_hash(parts)}"
     plan = begin(files, schema, root, part.n_rows, "append", key, absorb=False)
-    writer = plan.writer(files)
+    writer = replace(plan, root=root).writer(files)
     writer.begin()
     size = writer.chunk_rows
     for chunk in writer.missing():
