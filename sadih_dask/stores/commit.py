@@ -243,12 +243,7 @@ def commit(
         overtaken = False
         if segment.id in root.recent:
             return None
-        if all(entry.id != segment.id for entry in root.pending):
-            raise ConflictError(
-                f"{files.url}: what was being written has been given up by somebody else "
-                "(overwritten or abandoned), so it was not added. Repeat the call if it is still "
-                "wanted"
-            )
+        _check_pending(files.url, root, segment)
         changes = dict(amend(root)) if amend is not None else {}
         if plan.mode == "append":
             changes["pending"] = root.without_pending(segment.id)
@@ -283,6 +278,15 @@ def commit(
     if plan.mode == "overwrite" or (plan.absorbs and len(files.names(SEGMENTS)) > n_kept):
         collect(files, schema, plan.root.kind)
     return root
+
+
+def _check_pending(url: str, root: Root, segment: Segment) -> None:
+    """Raise unless a segment is still named: if it is not, its files may be deleted."""
+    if all(entry.id != segment.id for entry in root.pending):
+        raise ConflictError(
+            f"{url}: what was being written has been given up by somebody else (overwritten or "
+            "abandoned), so it was not added. Repeat the call if it is still wanted"
+        )
 
 
 def delete_rows(
@@ -427,6 +431,7 @@ def _join(
                 f"{files.url}: rows were deleted or rewritten while it was being compacted; "
                 "nothing was changed. Repeat the call"
             )
+        _check_pending(files.url, latest, sealed)
         segments = (*latest.segments[:start], sealed, *latest.segments[start + len(run) :])
         return latest.committed(
             sealed, segments=segments, pending=latest.without_pending(sealed.id)
