@@ -101,8 +101,6 @@ class Plan:
         n_rows = self.n_absorbed + self.n_new
         chunk_rows = max(1, min(self.root.chunk_rows, n_rows))
         layouts = self.root.layouts(chunk_rows, self.root.compression)
-        for name, layout in layouts.items():
-            layout.check(f"{files.url}: array {name!r}")
         return SegmentWriter(files, self.segment_id, layouts, n_rows)
 
 

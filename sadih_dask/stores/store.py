@@ -135,6 +135,7 @@ class StoreWriter:
     ) -> Self:
         if not 0 <= n_new <= MAX_ROWS:
             raise InputError(f"a store cannot have {n_new} rows")
+        Plan(mode, root, "", n_new).writer(files).check()
         found = commits.begin(files, cls.schema, root, n_new, mode, key or new_id(), absorb=absorb)
         writer = cls(files, found, amend)
         writer._segment.begin()
