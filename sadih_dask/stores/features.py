@@ -354,11 +354,12 @@ def find_ids(store: FeatureStore, ids: Any) -> Ints:
     """Rows of the given ids, ascending; the ids are read chunk by chunk."""
     if "ids" not in store.arrays:
         raise InputError(f"{store.url} has no ids; ingest it with ids to name rows by them")
-    wanted = np.unique(np.asarray(ids))
-    found = [row + np.flatnonzero(np.isin(held, wanted)) for row, held in store.blocks("ids")]
-    rows = np.concatenate([np.zeros(0, np.int64), *found])
-    if len(rows) < len(wanted):
-        known = store.take("ids", rows) if len(rows) else wanted[:0]
-        missing = np.setdiff1d(wanted, known)
+    missing = wanted = np.unique(np.asarray(ids))
+    rows = [np.zeros(0, np.int64)]
+    for first, held in store.blocks("ids"):
+        here = np.isin(held, wanted)
+        rows.append(first + np.flatnonzero(here))
+        missing = np.setdiff1d(missing, held[here])
+    if len(missing):
         raise InputError(f"{store.url} has no row with id {missing[0]!r} ({len(missing)} such ids)")
-    return rows
+    return np.concatenate(rows)
