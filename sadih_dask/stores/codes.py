@@ -173,8 +173,9 @@ class CodeStore(Store):
         """Add codes behind the last one, all or none; they must come from the store's model."""
         rows = _prepare(self._root, self.url, codes, ids, 0)
         writer = self.extend(check_lengths(dict(rows)), model=model)
-        writer._fill(lambda i, j: {name: array[i:j] for name, array in rows.items()})
-        self._snapshot = Snapshot(self._snapshot.files, writer._finalise())
+        with writer.all_or_nothing():
+            writer._fill(lambda i, j: {name: array[i:j] for name, array in rows.items()})
+            self._snapshot = Snapshot(self._snapshot.files, writer._finalise())
 
     @property
     def n_bits(self) -> int:

@@ -250,7 +250,8 @@ def commit(
                 overtaken = True
                 return None
             kept = changes.pop("segments", kept)
-            return root.committed(segment, segments=(*kept, segment), **changes)
+            added = (segment,) if segment.n_rows else ()
+            return root.committed(segment, segments=(*kept, *added), **changes)
         if root.commit != plan.root.commit:
             raise ConflictError(
                 f"{files.url} has been written by somebody else in the meantime (commit "

@@ -232,11 +232,14 @@ class FeatureStore(Store):
         """
         given = _given(features=features, labels=labels, ids=ids, thumbnails=thumbnails)
         n_new = check_lengths(given)
+        if not n_new and class_names is None:
+            return
         _prepare(self._root, self.url, _between(given, 0, min(n_new, 1)), 0)  # the form, first
         writer = self.extend(n_new, at=at, class_names=class_names)
         root = writer._plan.root
-        writer._fill(lambda i, j: _prepare(root, self.url, _between(given, i, j), i))
-        self._snapshot = Snapshot(self._snapshot.files, writer._finalise())
+        with writer.all_or_nothing():
+            writer._fill(lambda i, j: _prepare(root, self.url, _between(given, i, j), i))
+            self._snapshot = Snapshot(self._snapshot.files, writer._finalise())
 
     def delete(self, ids: Any) -> int:
         """Delete the rows with these ids and look at the result from now on; return how many.

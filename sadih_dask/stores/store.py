@@ -32,13 +32,14 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from sadih_dask.errors import DtypeError, IncompleteError, InputError
+from sadih_dask.errors import DtypeError, IncompleteError, InputError, SadihError
 from sadih_dask.files.filesystem import Files, connect
 from sadih_dask.stores import columns
 from sadih_dask.stores import commit as commits
@@ -210,6 +211,16 @@ class StoreWriter:
         """Give up what is being written; nothing of it can be committed any more."""
         mine = self._plan.segment_id
         commits.abandon(self._files, self.schema, self.kind, lambda entry: entry.id == mine)
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Give up what is being written if it fails: for calls that nobody could go on with."""
+        try:
+            yield
+        except Exception:
+            with suppress(OSError, SadihError):
+                self.abandon()
+            raise
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.url, dict(self._files.options), self._plan)
