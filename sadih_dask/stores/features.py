@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from sadih_dask.stores.layout import DTYPES
 from sadih_dask.stores.reader import Snapshot
 from sadih_dask.stores.root import Column, Root, Schema, short_hash
 from sadih_dask.stores.segment import Digests, Rows
-from sadih_dask.stores.store import Columns, Store, StoreWriter, Url, planned
+from sadih_dask.stores.store import Columns, Store, StoreWriter, Url, filled, planned
 from sadih_dask.types import Ints
 
 SourcesRecord = Callable[[bytes | None], bytes]
@@ -106,7 +107,8 @@ class FeatureStore(Store):
         n_rows = check_lengths(given)
         shapes = {name: tuple(map(int, array.shape[1:])) for name, array in given.items()}
         many = "labels" in given and bool(shapes["labels"])
-        writer = cls.allocate(
+        begin = partial(
+            cls.allocate,
             url,
             n_rows,
             *shapes["features"][:1],
@@ -122,8 +124,11 @@ class FeatureStore(Store):
             overwrite=overwrite,
             storage_options=storage_options,
         )
-        writer._fill(lambda i, j: _prepare(writer._plan.root, writer.url, _between(given, i, j), i))
-        return writer.finalise()
+
+        def rows(root: Root, start: int, stop: int) -> Rows:
+            return _prepare(root, str(url), _between(given, start, stop), start)
+
+        return filled(begin, rows, overwrite).finalise()
 
     @classmethod
     def allocate(
@@ -236,9 +241,8 @@ class FeatureStore(Store):
             return
         _prepare(self._root, self.url, _between(given, 0, min(n_new, 1)), 0)  # the form, first
         writer = self.extend(n_new, at=at, class_names=class_names)
-        root = writer._plan.root
         with writer.all_or_nothing():
-            writer._fill(lambda i, j: _prepare(root, self.url, _between(given, i, j), i))
+            writer._fill(lambda root, i, j: _prepare(root, self.url, _between(given, i, j), i))
             self._snapshot = Snapshot(self._snapshot.files, writer._finalise())
 
     def delete(self, ids: Any) -> int:

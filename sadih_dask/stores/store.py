@@ -34,12 +34,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sadih_dask.errors import DtypeError, IncompleteError, InputError, SadihError
+from sadih_dask.errors import (
+    Argument,
+    ConflictError,
+    DtypeError,
+    IncompleteError,
+    InputError,
+    Remedy,
+    SadihError,
+)
 from sadih_dask.files.filesystem import Files, connect
 from sadih_dask.stores import columns
 from sadih_dask.stores import commit as commits
@@ -71,6 +79,8 @@ if TYPE_CHECKING:
 
 Url = str | os.PathLike[str]
 Columns = dict[str, tuple[str, tuple[int, ...]]]
+RowsBetween = Callable[[Root, int, int], Rows]
+"""Rows from one number to another, as they are stored in a state with such arrays."""
 
 
 def planned(
@@ -183,11 +193,11 @@ class StoreWriter:
         """Take over what workers have returned of the blocks that they wrote."""
         self._segment.learn(digests)
 
-    def _fill(self, rows_between: Callable[[int, int], Rows]) -> None:
+    def _fill(self, rows_between: RowsBetween) -> None:
         """Write every block with exactly these rows; those that are there must hold them."""
         for block in range(self.n_blocks):
             first, last = self.rows_of(block)
-            self._write(first, rows_between(first, last))
+            self._write(first, rows_between(self._plan.root, first, last))
 
     def _finalise(self) -> Root:
         """Commit the rows once every block is written."""
@@ -230,6 +240,27 @@ class StoreWriter:
             f"<{type(self).__name__} {self.url!r}: {self.n_rows} rows in {self.n_blocks} blocks of "
             f"{self.block_rows}>"
         )
+
+
+Writer = TypeVar("Writer", bound=StoreWriter)
+
+
+def filled(begin: Callable[[], Writer], rows_between: RowsBetween, overwrite: bool) -> Writer:
+    """Write all rows of a store, or those that are missing if the same call has been interrupted.
+
+    It has begun with other rows? Then an overwrite gives those up.
+    """
+    writer = begin()
+    try:
+        writer._fill(rows_between)
+    except ConflictError as error:
+        if not overwrite:
+            error.remedy = Remedy("To begin anew say {}", Argument("overwrite", True))
+            raise
+        writer.abandon()
+        writer = begin()
+        writer._fill(rows_between)
+    return writer
 
 
 def _rebuild(
