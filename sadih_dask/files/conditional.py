@@ -29,8 +29,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sadih_dask.errors import InputError
-from sadih_dask.files.filesystem import Files, LocalFiles, RemoteFiles, reaching
+from sadih_dask.errors import FormatError, InputError
+from sadih_dask.files.filesystem import (
+    TEMPORARY_SUFFIX,
+    Files,
+    LocalFiles,
+    RemoteFiles,
+    reaching,
+)
 
 SWAP = ".swap"
 """The file whose `flock` orders those who replace its neighbours."""
@@ -91,7 +97,7 @@ def check_writable(files: Files) -> None:
     if files.url.rpartition("/")[0] in _probed:
         return
     _check_client(files)
-    key = f".probe-{uuid.uuid4().hex}"
+    key = f".probe-{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
     try:
         first = _put(files, key, b"1", None)
         tag = Version(b"", '"00000000000000000000000000000000"')
@@ -143,7 +149,10 @@ def _is_refusal(error: OSError) -> bool:
 
 
 def _replace_if_equal(files: Files, key: str, data: bytes, seen: Version | None) -> bool:
-    found = read(files, key, 1 << 62)
+    try:
+        found = read(files, key, len(seen.data) if seen else 0)
+    except FormatError:  # it is longer
+        return False
     if (found and found.data) != (seen and seen.data):
         return False
     files.write(key, [data])

@@ -446,7 +446,12 @@ def _join(
 def collect(files: Files, schema: Schema, kind: str, *, keep: int = KEPT_GENERATIONS) -> list[str]:
     """Delete what no state that is kept can reach; return the keys that are gone."""
     folders = (SEGMENTS, DELETIONS, SOURCES, FORMER_ROOTS)
-    listed = [f"{folder}/{name}" for folder in folders for name in files.names(folder)]
+    listed = [
+        f"{folder}/{name}"
+        for folder in folders
+        for name in files.names(folder)
+        if not name.endswith(TEMPORARY_SUFFIX)  # somebody is just writing it
+    ]
 
     def forget(root: Root) -> Root:
         return replace(root, history=root.history[-keep:] if keep else ())

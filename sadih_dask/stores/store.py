@@ -33,6 +33,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -233,7 +234,10 @@ class StoreWriter:
             raise
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.url, dict(self._files.options), self._plan)
+        # Without what only the committer needs, which in a store of many segments is much
+        root = replace(self._plan.root, segments=(), pending=(), history=(), recent=())
+        plan = replace(self._plan, root=root)
+        return _rebuild, (type(self), self.url, dict(self._files.options), plan)
 
     def __repr__(self) -> str:
         return (
