@@ -361,7 +361,7 @@ class Store:
     @property
     def chunks(self) -> tuple[int, ...]:
         """Return the rows of each chunk, as Dask does."""
-        return tuple(np.diff(self._snapshot.bounds).tolist())
+        return tuple(np.diff(self._snapshot.bounds).tolist()) or (0,)
 
     @property
     def chunk_rows(self) -> int:
