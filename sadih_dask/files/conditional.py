@@ -29,13 +29,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sadih_dask.errors import InputError
-from sadih_dask.files.filesystem import Files, LocalFiles, RemoteFiles, reaching
+from sadih_dask.errors import FormatError, InputError
+from sadih_dask.files.filesystem import (
+    TEMPORARY_SUFFIX,
+    Files,
+    LocalFiles,
+    RemoteFiles,
+    reaching,
+)
 
 SWAP = ".swap"
 """The file whose `flock` orders those who replace its neighbours."""
 _NO_FLOCK = frozenset([errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK])
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _in_memory = threading.Lock()
 _probed: set[str] = set()
 
@@ -90,7 +97,7 @@ def check_writable(files: Files) -> None:
     if files.url.rpartition("/")[0] in _probed:
         return
     _check_client(files)
-    key = f".probe-{uuid.uuid4().hex}"
+    key = f".probe-{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
     try:
         first = _put(files, key, b"1", None)
         tag = Version(b"", '"00000000000000000000000000000000"')
@@ -142,7 +149,10 @@ def _is_refusal(error: OSError) -> bool:
 
 
 def _replace_if_equal(files: Files, key: str, data: bytes, seen: Version | None) -> bool:
-    found = read(files, key, 1 << 62)
+    try:
+        found = read(files, key, len(seen.data) if seen else 0)
+    except FormatError:  # it is longer
+        return False
     if (found and found.data) != (seen and seen.data):
         return False
     files.write(key, [data])
@@ -161,7 +171,7 @@ def _replace_file(files: LocalFiles, key: str, data: bytes, seen: Version | None
 
 @contextmanager
 def _flock(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder / SWAP, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(folder / SWAP, _LOCK_FLAGS, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -1,9 +1,10 @@
 """Named bytes under one URL: bounded reads, atomic and durable writes.
 
-Everything that a store keeps passes through here, so three promises are made once:
+Everything that a store keeps passes through here, so its promises are made once:
 
 - a read never takes more memory than its caller allows, whatever the file claims to be;
 - a write replaces a name in one step: a reader sees the old bytes or the new, never a part;
+- where links are not to be followed, nothing is read, listed, written or deleted through one;
 - on a local disk a durable write has reached the disk when it returns (and its name, after
   `sync`), so that a commit which survives a power cut never refers to chunks that did not.
 
@@ -94,11 +95,13 @@ class LocalFiles(Files):
 
     is_local = True
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, follow_links: bool = True) -> None:
         # Absolute, so that a worker with another working directory finds the same store.
         self.root = root.absolute()
         self.url = str(self.root)
         self.options: Mapping[str, Any] = {}
+        self._follow_links = follow_links
+        self._real: set[str] = {""}
 
     def path(self, key: str) -> str:
         """Return the path of `key` for those who read it by themselves."""
@@ -107,12 +110,39 @@ class LocalFiles(Files):
     def open_for_reading(self, key: str) -> tuple[int, int]:
         """Return a file descriptor and the size of `key`, which must be a regular file."""
         # O_NONBLOCK: a pipe laid in the place of a chunk must not hang the reader.
-        descriptor = os.open(self.path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        if not self._follow_links:
+            self._check_folder(key.rpartition("/")[0])
+            flags |= os.O_NOFOLLOW
+        try:
+            descriptor = os.open(self.path(key), flags)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise self._is_link(key) from error
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise FormatError(f"{self.url}: {key!r} is not a regular file")
         return descriptor, status.st_size
+
+    def _check_folder(self, folder: str) -> None:
+        """Refuse a folder that is a link, or below one; those that are none are remembered."""
+        if self._follow_links or folder in self._real:
+            return
+        self._check_folder(folder.rpartition("/")[0])
+        try:
+            if stat.S_ISLNK(os.lstat(self.path(folder)).st_mode):
+                raise self._is_link(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        self._real.add(folder)
+
+    def _is_link(self, key: str) -> FormatError:
+        return FormatError(
+            f"{self.url}: {key!r} is a symbolic link, and links inside a store are not followed. "
+            "Put the files themselves there"
+        )
 
     def read(self, key: str, limit: int) -> bytes:
         """Return the bytes of `key`; FormatError beyond `limit`, FileNotFoundError if absent."""
@@ -136,6 +166,7 @@ class LocalFiles(Files):
 
     def create(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> bool:
         """Write `key` only if nothing is there, in one step; return whether it was written."""
+        self._check_folder(key.rpartition("/")[0])
         if os.path.lexists(self.path(key)):
             return False
         with self._written(key, parts, durable) as (temporary, target):
@@ -154,6 +185,7 @@ class LocalFiles(Files):
         self, key: str, parts: Sequence[Buffer], durable: bool
     ) -> Iterator[tuple[Path, Path]]:
         """Write a temporary file beside its target, and leave nothing of it behind."""
+        self._check_folder(key.rpartition("/")[0])
         target = Path(self.path(key))
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
@@ -169,6 +201,7 @@ class LocalFiles(Files):
 
     def sync(self, folder: str) -> None:
         """Make the names in `folder` durable as well as the bytes of its files."""
+        self._check_folder(folder)
         descriptor = os.open(self.path(folder), os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -177,6 +210,7 @@ class LocalFiles(Files):
 
     def names(self, folder: str) -> list[str]:
         """Return the names directly in `folder`, or nothing if there is no such folder."""
+        self._check_folder(folder)
         try:
             return sorted(os.listdir(self.path(folder)))  # noqa: PTH208 - names, not paths
         except (FileNotFoundError, NotADirectoryError):
@@ -184,6 +218,7 @@ class LocalFiles(Files):
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the files directly in `folder` and their lengths, by one listing."""
+        self._check_folder(folder)
         try:
             with os.scandir(self.path(folder)) as entries:
                 return {
@@ -196,11 +231,16 @@ class LocalFiles(Files):
 
     def delete(self, key: str) -> None:
         """Remove `key`, a file or a folder with all it holds; absence is no error."""
+        self._check_folder(key.rpartition("/")[0])
+        self._real = {""}
         path = Path(self.path(key))
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        while path.is_dir() and not path.is_symlink():
+            try:
+                shutil.rmtree(path)
+            except OSError as error:  # somebody else deletes it too, or still writes into it
+                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                    raise
+        path.unlink(missing_ok=True)
 
 
 class RemoteFiles(Files):
@@ -301,16 +341,25 @@ class RemoteFiles(Files):
             self.filesystem.rm(self.path(key), recursive=True)
 
 
-def connect(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Files:
-    """Return the files under a local path, a file:// URL or any other fsspec URL."""
+def connect(
+    url: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    follow_links: bool = True,
+) -> Files:
+    """Return the files under a local path, a file:// URL or any other fsspec URL.
+
+    Without `follow_links` a symbolic link below that path is refused: what somebody else has made
+    cannot lead out of its folder.
+    """
     text = os.fspath(url)
     if not text:
         raise InputError(f"a store needs a path or a URL, got {url!r}")
     scheme, found, rest = text.partition("://")
     if not found:
-        return LocalFiles(Path(text))
+        return LocalFiles(Path(text), follow_links=follow_links)
     if scheme in {"file", "local"}:
-        return LocalFiles(Path(rest))
+        return LocalFiles(Path(rest), follow_links=follow_links)
     return RemoteFiles(text, storage_options or {})
 
 

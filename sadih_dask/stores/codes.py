@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from sadih_dask.stores.columns import check_lengths, check_names, prepare_bytes
 from sadih_dask.stores.reader import Snapshot
 from sadih_dask.stores.root import Column, Root, Schema, short_hash
 from sadih_dask.stores.segment import Digests, Rows
-from sadih_dask.stores.store import Columns, Store, StoreWriter, Url, planned
+from sadih_dask.stores.store import Columns, Store, StoreWriter, Url, filled, planned
 from sadih_dask.types import Ints
 
 SCHEMA: Schema = {
@@ -72,7 +73,8 @@ class CodeStore(Store):
         """Write packed codes as a new store; the same call completes one that was interrupted."""
         packed = np.asarray(codes)
         known = None if ids is None else np.asarray(ids)
-        writer = cls.allocate(
+        begin = partial(
+            cls.allocate,
             url,
             len(packed),
             n_bits=n_bits,
@@ -84,9 +86,12 @@ class CodeStore(Store):
             overwrite=overwrite,
             storage_options=storage_options,
         )
-        rows = _prepare(writer._plan.root, writer.url, packed, known, 0)
-        writer._fill(lambda i, j: {name: array[i:j] for name, array in rows.items()})
-        return writer.finalise()
+
+        def rows(root: Root, start: int, stop: int) -> Rows:
+            part = None if known is None else known[start:stop]
+            return _prepare(root, str(url), packed[start:stop], part, start)
+
+        return filled(begin, rows, overwrite).finalise()
 
     @classmethod
     def allocate(
@@ -117,7 +122,7 @@ class CodeStore(Store):
         if id_dtype is not None:
             properties["ids"], stored, row_shape = row_ids.declared(id_dtype)
             arrays["ids"] = (stored, row_shape)
-        files = connect(url, storage_options)
+        files = connect(url, storage_options, follow_links=False)
         root = planned(
             KIND, SCHEMA, files, arrays, properties, chunk_rows, compression, CODE_CHUNK_BYTES
         )
@@ -173,8 +178,9 @@ class CodeStore(Store):
         """Add codes behind the last one, all or none; they must come from the store's model."""
         rows = _prepare(self._root, self.url, codes, ids, 0)
         writer = self.extend(check_lengths(dict(rows)), model=model)
-        writer._fill(lambda i, j: {name: array[i:j] for name, array in rows.items()})
-        self._snapshot = Snapshot(self._snapshot.files, writer._finalise())
+        with writer.all_or_nothing():
+            writer._fill(lambda _, i, j: {name: array[i:j] for name, array in rows.items()})
+            self._snapshot = Snapshot(self._snapshot.files, writer._finalise())
 
     @property
     def n_bits(self) -> int:

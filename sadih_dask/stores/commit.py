@@ -16,13 +16,14 @@ one:
                                                                 this one is in the store now
       (small)   last small ones     they -> one                 if those have changed: appended
                 and new rows                                    alone
-    overwrite   chunks, manifest    segments = [new]            refused unless it is the state
-                                                                that was to be replaced
+    overwrite   chunks, manifest    segments = [new],           refused unless it is the state
+                                    `pending` = []              that was to be replaced
     delete      list of dead rows   name it in the segment      look for the ids again
     compact     new segment         old ones -> one             refused if an old one or its
                                                                 deletions have changed
     abandon     -                   drop from `pending`         look again
-    restore     -                   segments of a former root   look again
+    restore     -                   segments of a former root,  look again
+                                    `pending` = []
 
 A segment's name stands in `pending` of the root before its first byte exists, names are never
 used again, and a segment is only committed if it is in `pending` of the very root that is
@@ -100,8 +101,6 @@ class Plan:
         n_rows = self.n_absorbed + self.n_new
         chunk_rows = max(1, min(self.root.chunk_rows, n_rows))
         layouts = self.root.layouts(chunk_rows, self.root.compression)
-        for name, layout in layouts.items():
-            layout.check(f"{files.url}: array {name!r}")
         return SegmentWriter(files, self.segment_id, layouts, n_rows)
 
 
@@ -211,11 +210,17 @@ def _check_begin(url: str, root: Root, mode: Mode, key: str) -> None:
 
 
 def _absorbed(root: Root, n_new: int) -> tuple[Segment, ...]:
-    """Return the trailing segments that fit one chunk together with the new rows."""
+    """Return the trailing segments that fit one chunk together with the new rows.
+
+    None with deleted rows: who has not seen those yet could not tell any more which they were.
+    """
     room, first = root.chunk_rows - n_new, len(root.segments)
-    while n_new and first and room >= root.segments[first - 1].n_live:
+    while n_new and first:
+        last = root.segments[first - 1]
+        if last.n_rows > room or last.deleted is not None:
+            break
         first -= 1
-        room -= root.segments[first].n_live
+        room -= last.n_rows
     return root.segments[first:]
 
 
@@ -236,21 +241,17 @@ def commit(
         overtaken = False
         if segment.id in root.recent:
             return None
-        if all(entry.id != segment.id for entry in root.pending):
-            raise ConflictError(
-                f"{files.url}: what was being written has been given up by somebody else "
-                "(overwritten or abandoned), so it was not added. Repeat the call if it is still "
-                "wanted"
-            )
+        _check_pending(files.url, root, segment)
         changes = dict(amend(root)) if amend is not None else {}
-        changes["pending"] = root.without_pending(segment.id)
         if plan.mode == "append":
+            changes["pending"] = root.without_pending(segment.id)
             kept = root.segments[: len(root.segments) - len(plan.absorbs)]
             if (*kept, *plan.absorbs) != root.segments:
                 overtaken = True
                 return None
             kept = changes.pop("segments", kept)
-            return root.committed(segment, segments=(*kept, segment), **changes)
+            added = (segment,) if segment.n_rows else ()
+            return root.committed(segment, segments=(*kept, *added), **changes)
         if root.commit != plan.root.commit:
             raise ConflictError(
                 f"{files.url} has been written by somebody else in the meantime (commit "
@@ -264,18 +265,27 @@ def commit(
             arrays=wanted.arrays,
             chunk_rows=wanted.chunk_rows,
             compression=wanted.compression,
+            pending=(),  # what others were adding was numbered for the rows that are gone
             **{"properties": wanted.properties, "sources": wanted.sources, **changes},
         )
         return replace(new, history=new.history[-1:])
 
     root = update(files, schema, plan.root.kind, change)
     if overtaken:
-        abandon(files, schema, plan.root.kind, lambda entry: entry.id == segment.id)
         return None
     n_kept = 2 * (len(root.segments) + KEPT_GENERATIONS)
     if plan.mode == "overwrite" or (plan.absorbs and len(files.names(SEGMENTS)) > n_kept):
         collect(files, schema, plan.root.kind)
     return root
+
+
+def _check_pending(url: str, root: Root, segment: Segment) -> None:
+    """Raise unless a segment is still named: if it is not, its files may be deleted."""
+    if all(entry.id != segment.id for entry in root.pending):
+        raise ConflictError(
+            f"{url}: what was being written has been given up by somebody else (overwritten or "
+            "abandoned), so it was not added. Repeat the call if it is still wanted"
+        )
 
 
 def delete_rows(
@@ -340,8 +350,11 @@ def restore(files: Files, schema: Schema, kind: str, generation: int) -> Root:
         return root.committed(
             segments=former.segments,
             arrays=former.arrays,
+            chunk_rows=former.chunk_rows,
+            compression=former.compression,
             properties=former.properties,
             sources=former.sources,
+            pending=(),
         )
 
     return update(files, schema, kind, change)
@@ -398,7 +411,7 @@ def _join(
     part = Snapshot(files, replace(root, segments=run))
     key = f"compact-{short_hash(parts)}"
     plan = begin(files, schema, root, part.n_rows, "append", key, absorb=False)
-    writer = plan.writer(files)
+    writer = replace(plan, root=root).writer(files)
     writer.begin()
     size = writer.chunk_rows
     for chunk in writer.missing():
@@ -417,6 +430,7 @@ def _join(
                 f"{files.url}: rows were deleted or rewritten while it was being compacted; "
                 "nothing was changed. Repeat the call"
             )
+        _check_pending(files.url, latest, sealed)
         segments = (*latest.segments[:start], sealed, *latest.segments[start + len(run) :])
         return latest.committed(
             sealed, segments=segments, pending=latest.without_pending(sealed.id)
@@ -432,7 +446,12 @@ def _join(
 def collect(files: Files, schema: Schema, kind: str, *, keep: int = KEPT_GENERATIONS) -> list[str]:
     """Delete what no state that is kept can reach; return the keys that are gone."""
     folders = (SEGMENTS, DELETIONS, SOURCES, FORMER_ROOTS)
-    listed = [f"{folder}/{name}" for folder in folders for name in files.names(folder)]
+    listed = [
+        f"{folder}/{name}"
+        for folder in folders
+        for name in files.names(folder)
+        if not name.endswith(TEMPORARY_SUFFIX)  # somebody is just writing it
+    ]
 
     def forget(root: Root) -> Root:
         return replace(root, history=root.history[-keep:] if keep else ())

@@ -111,14 +111,15 @@ class Coverage:
         """What has changed in the store since, or None if it cannot be caught up with."""
         if any(name not in store.arrays for name in self.arrays):
             return None
-        now = Coverage.of(store, self.arrays).segments
-        before, row, first_new = list(self.segments), 0, 0
+        before, row, first_new = [old for old in self.segments if old.n_live], 0, 0
         deleted: list[Ints] = []
         places: list[tuple[int, Ints]] = []
-        for number, part in enumerate(now):
+        for number, part in enumerate(Coverage.of(store, self.arrays).segments):
             if not before:
                 break
             seen = _match(before, part)
+            if seen is None and not part.n_live:
+                continue  # what was dead before, or came and went in the meantime
             if seen is None:
                 return None
             n_segments, gone, where, n_seen = seen
@@ -129,7 +130,7 @@ class Coverage:
             first_new += n_seen
             if n_seen < part.n_live and before:
                 return None
-        if before and any(old.n_live for old in before):
+        if before:
             return None
         gone = np.concatenate([NONE, *deleted])
         return Difference(gone, tuple(places), first_new, store.n_rows - first_new)
@@ -171,7 +172,7 @@ def _keys(leaves: Sequence[Leaf], arrays: Sequence[str]) -> tuple[Key, ...]:
 
 
 def _match(before: Sequence[Covered], now: Covered) -> tuple[int, Ints, Ints, int] | None:
-    """How a segment continues those that were seen.
+    """How a segment continues those that were seen (and had live rows).
 
     Return how many of them it holds, which of their live rows are dead now (counted from the first
     of them), where those lie in it, and how many of its live rows were seen; None if it is

@@ -12,10 +12,10 @@ import hashlib
 
 import numpy as np
 
-from sadih_dask.errors import IntegrityError
+from sadih_dask.errors import InputError, IntegrityError
 from sadih_dask.files.checksum import TRAILER_BYTES, crc32c, trailer
 from sadih_dask.files.filesystem import Files
-from sadih_dask.stores.root import DELETIONS, Deleted, Segment, new_id
+from sadih_dask.stores.root import DELETIONS, MAX_DELETED, Deleted, Segment, new_id
 from sadih_dask.types import Ints
 
 NONE: Ints = np.zeros(0, np.int64)
@@ -23,6 +23,11 @@ NONE: Ints = np.zeros(0, np.int64)
 
 def write_deletions(files: Files, dead: Ints) -> Deleted:
     """Write the positions of dead rows (ascending), and return what the root says of them."""
+    if len(dead) > MAX_DELETED:
+        raise InputError(
+            f"{files.url}: {len(dead)} deleted rows in one segment, at most {MAX_DELETED} can be "
+            "listed; compact the store first"
+        )
     data = dead.astype("<u8").tobytes()
     deleted = Deleted(new_id(), len(dead), positions_hash(dead))
     files.create(f"{DELETIONS}/{deleted.id}", [data, trailer(crc32c(data))])
@@ -42,12 +47,14 @@ def read_deletions(files: Files, segment: Segment) -> Ints:
     where = f"{files.url}: {DELETIONS}/{deleted.id}, the deleted rows of segment {segment.id}"
     try:
         data = files.read(f"{DELETIONS}/{deleted.id}", 8 * deleted.n_rows + TRAILER_BYTES)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise IntegrityError(f"{where}, is missing. Restore that file from a copy") from error
-    dead = np.frombuffer(data[:-TRAILER_BYTES], "<u8").astype(np.int64)
-    fits = len(dead) == deleted.n_rows and positions_hash(dead) == deleted.hash
-    if not fits or trailer(crc32c(data[:-TRAILER_BYTES])) != data[-TRAILER_BYTES:]:
+    body = data[:-TRAILER_BYTES]
+    if len(body) != 8 * deleted.n_rows or trailer(crc32c(body)) != data[-TRAILER_BYTES:]:
         raise IntegrityError(f"{where}, is damaged. Restore that file from a copy")
+    dead = np.frombuffer(body, "<u8").astype(np.int64)
+    if positions_hash(dead) != deleted.hash:
+        raise IntegrityError(f"{where}, is not the one that was committed")
     if (np.diff(dead) <= 0).any() or dead[-1] >= segment.n_rows or dead[0] < 0:
         raise IntegrityError(f"{where}, lists rows that the segment does not have")
     return dead

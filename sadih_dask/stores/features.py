@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from sadih_dask.stores.layout import DTYPES
 from sadih_dask.stores.reader import Snapshot
 from sadih_dask.stores.root import Column, Root, Schema, short_hash
 from sadih_dask.stores.segment import Digests, Rows
-from sadih_dask.stores.store import Columns, Store, StoreWriter, Url, planned
+from sadih_dask.stores.store import Columns, Store, StoreWriter, Url, filled, planned
 from sadih_dask.types import Ints
 
 SourcesRecord = Callable[[bytes | None], bytes]
@@ -106,7 +107,8 @@ class FeatureStore(Store):
         n_rows = check_lengths(given)
         shapes = {name: tuple(map(int, array.shape[1:])) for name, array in given.items()}
         many = "labels" in given and bool(shapes["labels"])
-        writer = cls.allocate(
+        begin = partial(
+            cls.allocate,
             url,
             n_rows,
             *shapes["features"][:1],
@@ -122,8 +124,11 @@ class FeatureStore(Store):
             overwrite=overwrite,
             storage_options=storage_options,
         )
-        writer._fill(lambda i, j: _prepare(writer._plan.root, writer.url, _between(given, i, j), i))
-        return writer.finalise()
+
+        def rows(root: Root, start: int, stop: int) -> Rows:
+            return _prepare(root, str(url), _between(given, start, stop), start)
+
+        return filled(begin, rows, overwrite).finalise()
 
     @classmethod
     def allocate(
@@ -164,7 +169,7 @@ class FeatureStore(Store):
             arrays["ids"] = (stored, row_shape)
         if thumbnail_shape is not None:
             arrays["thumbnails"] = ("uint8", tuple(thumbnail_shape))
-        files = connect(url, storage_options)
+        files = connect(url, storage_options, follow_links=False)
         root = planned(KIND, SCHEMA, files, arrays, properties, chunk_rows, compression)
         key = short_hash([arrays, n_rows, root.chunk_rows, root.compression, properties])
         if sources is not None:
@@ -232,11 +237,13 @@ class FeatureStore(Store):
         """
         given = _given(features=features, labels=labels, ids=ids, thumbnails=thumbnails)
         n_new = check_lengths(given)
+        if not n_new and class_names is None:
+            return
         _prepare(self._root, self.url, _between(given, 0, min(n_new, 1)), 0)  # the form, first
         writer = self.extend(n_new, at=at, class_names=class_names)
-        root = writer._plan.root
-        writer._fill(lambda i, j: _prepare(root, self.url, _between(given, i, j), i))
-        self._snapshot = Snapshot(self._snapshot.files, writer._finalise())
+        with writer.all_or_nothing():
+            writer._fill(lambda root, i, j: _prepare(root, self.url, _between(given, i, j), i))
+            self._snapshot = Snapshot(self._snapshot.files, writer._finalise())
 
     def delete(self, ids: Any) -> int:
         """Delete the rows with these ids and look at the result from now on; return how many.
@@ -354,11 +361,12 @@ def find_ids(store: FeatureStore, ids: Any) -> Ints:
     """Rows of the given ids, ascending; the ids are read chunk by chunk."""
     if "ids" not in store.arrays:
         raise InputError(f"{store.url} has no ids; ingest it with ids to name rows by them")
-    wanted = np.unique(np.asarray(ids))
-    found = [row + np.flatnonzero(np.isin(held, wanted)) for row, held in store.blocks("ids")]
-    rows = np.concatenate([np.zeros(0, np.int64), *found])
-    if len(rows) < len(wanted):
-        known = store.take("ids", rows) if len(rows) else wanted[:0]
-        missing = np.setdiff1d(wanted, known)
+    missing = wanted = np.unique(np.asarray(ids))
+    rows = [np.zeros(0, np.int64)]
+    for first, held in store.blocks("ids"):
+        here = np.isin(held, wanted)
+        rows.append(first + np.flatnonzero(here))
+        missing = np.setdiff1d(missing, held[here])
+    if len(missing):
         raise InputError(f"{store.url} has no row with id {missing[0]!r} ({len(missing)} such ids)")
-    return rows
+    return np.concatenate(rows)

@@ -40,7 +40,7 @@ _CRC: Final[dict[str, Any]] = {"name": "crc32c"}
 _DIMENSIONS: Final = {
     "features": ("feature",),
     "labels": ("class",),
-    "ids": ("byte",),
+    "ids": ("id_byte",),
     "thumbnails": ("y", "x", "channel"),
     "codes": ("byte",),
 }

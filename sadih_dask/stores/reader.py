@@ -14,13 +14,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sadih_dask.errors import FormatError, InputError, IntegrityError
+from sadih_dask.errors import (
+    ConflictError,
+    FormatError,
+    InputError,
+    IntegrityError,
+    SadihError,
+)
+from sadih_dask.files import conditional
 from sadih_dask.files.checksum import as_bytes_view
 from sadih_dask.files.filesystem import Files, LocalFiles
 from sadih_dask.stores import chunks
 from sadih_dask.stores.deletions import live_before, physical, read_deletions
 from sadih_dask.stores.layout import ArrayLayout
-from sadih_dask.stores.root import Root, Segment
+from sadih_dask.stores.root import ROOT, ROOT_LIMIT, Root, Segment
 from sadih_dask.stores.segment import Manifest, read_manifest
 from sadih_dask.types import Ints
 
@@ -55,14 +62,31 @@ class Snapshot:
     def dead(self, segment: Segment) -> Ints:
         """Positions of the deleted rows of a segment."""
         if segment.id not in self._dead:
-            self._dead[segment.id] = read_deletions(self.files, segment)
+            try:
+                self._dead[segment.id] = read_deletions(self.files, segment)
+            except IntegrityError as error:
+                raise self.reason(error) from error
         return self._dead[segment.id]
 
     def manifest(self, segment: Segment) -> Manifest:
         """The digests of a segment's chunks."""
         if segment.id not in self._manifests:
-            self._manifests[segment.id] = read_manifest(self.files, segment, self.root.arrays)
+            try:
+                self._manifests[segment.id] = read_manifest(self.files, segment, self.root.arrays)
+            except IntegrityError as error:
+                raise self.reason(error) from error
         return self._manifests[segment.id]
+
+    def reason(self, error: IntegrityError) -> SadihError:
+        """Return the error, or another one if files are gone because this state is not kept."""
+        latest = conditional.read(self.files, ROOT, ROOT_LIMIT)
+        # A root names its own commit and those that are kept
+        if latest is None or self.root.commit.encode() in latest.data:
+            return error
+        return ConflictError(
+            f"{self.files.url}: commit {self.root.generation} is no longer kept; open the store "
+            "again"
+        )
 
     def check_array(self, name: str) -> None:
         """Raise InputError with the names that there are."""
@@ -203,7 +227,8 @@ def read_chunk(
             stored = files.read(key, chunks.stored_limit(layout))
             target[:] = chunks.decode_chunk(stored, layout, expected)[span[0] : span[1]]
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise damaged(snapshot, segment, layout, chunk, "its file is missing") from error
+        missing = damaged(snapshot, segment, layout, chunk, "its file is missing")
+        raise snapshot.reason(missing) from error
     except (chunks.DamagedChunkError, FormatError, IsADirectoryError) as error:
         raise damaged(snapshot, segment, layout, chunk, str(error)) from error
 

@@ -46,6 +46,10 @@ SOURCES: Final = "sources"
 FORMER_ROOTS: Final = "roots"
 ROOT_LIMIT: Final = 16 << 20
 KEPT_GENERATIONS: Final = 16
+MAX_CHUNKS: Final = 1 << 24
+"""Of a store: 16 MiB each are 256 TiB. What a reader remembers of each has to fit memory."""
+MAX_DELETED: Final = 1 << 26
+"""Rows of one segment."""
 _MOST_RECENT: Final = 64
 ATTRIBUTE: Final = "sadih_dask"
 GROUP: Final[dict[str, Any]] = {"zarr_format": 3, "node_type": "group"}
@@ -170,6 +174,11 @@ class Root:
         return sum(segment.n_live for segment in self.segments)
 
     @property
+    def n_chunks(self) -> int:
+        """Return how many chunks each array has."""
+        return sum(segment.n_chunks for segment in self.segments)
+
+    @property
     def row_bytes(self) -> int:
         """Return the bytes of a row of all arrays."""
         return sum(layout.row_bytes for layout in self.layouts(1, "none").values())
@@ -231,6 +240,11 @@ class Root:
             "attributes": {ATTRIBUTE: record},
             "consolidated_metadata": self._consolidated(),
         }
+        if self.n_chunks > MAX_CHUNKS:
+            raise InputError(
+                f"the store would have {self.n_chunks} chunks, at most {MAX_CHUNKS} are allowed; "
+                "create it with larger ones"
+            )
         data = json.dumps(document, allow_nan=False).encode()
         if len(data) > ROOT_LIMIT:
             raise InputError(
@@ -394,6 +408,8 @@ def _parse(url: str, record: Mapping[str, Any], schema: Schema) -> Root:
             layout.check(f"{url}: array {name!r}")
     if len({segment.id for segment in root.segments}) < len(root.segments):
         raise FormatError(f"{url}: {ROOT} names a segment twice")
+    if root.n_chunks > MAX_CHUNKS or sum(part.n_rows for part in root.segments) > MAX_ROWS:
+        raise FormatError(f"{url}: {ROOT} names more rows or chunks than a store may have")
     return root
 
 
@@ -415,6 +431,8 @@ def _parse_segment(record: Mapping[str, Any], arrays: set[str]) -> Segment:
     )
     if sum(leaf.n_rows for leaf in leaves) != segment.n_rows or segment.n_live < 0:
         raise ValueError("rows of a segment and of its leaves differ")
+    if segment.n_rows - segment.n_live > MAX_DELETED:
+        raise ValueError("more deleted rows than can be listed")
     if not leaves or any(set(leaf.hashes) != arrays for leaf in leaves):
         raise ValueError("leaves of other arrays")
     return segment

@@ -121,17 +121,22 @@ class SegmentWriter:
         """Return the number of chunks of each array."""
         return -(-self.n_rows // self.chunk_rows)
 
-    def begin(self) -> None:
-        """Write what other Zarr tools need to read the segment."""
+    def check(self) -> None:
+        """Refuse a segment that could not be read again."""
+        for name, layout in self.layouts.items():
+            layout.check(f"{self.files.url}: array {name!r}")
         size = manifest_bytes(self.n_rows, self.chunk_rows, len(self.layouts))
         if size > MAX_MANIFEST_BYTES:
             raise InputError(
                 f"{self.n_rows} rows in chunks of {self.chunk_rows} make a manifest of {size} "
                 f"bytes, at most {MAX_MANIFEST_BYTES} are allowed; use larger chunks"
             )
+
+    def begin(self) -> None:
+        """Write what other Zarr tools need to read the segment."""
         with explained(self.files, "the empty segment"):
             for key, document in self.documents().items():
-                self.files.create(key, [json.dumps(document).encode()], durable=False)
+                self.files.create(key, [json.dumps(document).encode()])
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """Return the metadata of the group and its arrays, by key."""

@@ -32,13 +32,23 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sadih_dask.errors import DtypeError, IncompleteError, InputError
+from sadih_dask.errors import (
+    Argument,
+    ConflictError,
+    DtypeError,
+    IncompleteError,
+    InputError,
+    Remedy,
+    SadihError,
+)
 from sadih_dask.files.filesystem import Files, connect
 from sadih_dask.stores import columns
 from sadih_dask.stores import commit as commits
@@ -70,6 +80,8 @@ if TYPE_CHECKING:
 
 Url = str | os.PathLike[str]
 Columns = dict[str, tuple[str, tuple[int, ...]]]
+RowsBetween = Callable[[Root, int, int], Rows]
+"""Rows from one number to another, as they are stored in a state with such arrays."""
 
 
 def planned(
@@ -135,6 +147,7 @@ class StoreWriter:
     ) -> Self:
         if not 0 <= n_new <= MAX_ROWS:
             raise InputError(f"a store cannot have {n_new} rows")
+        Plan(mode, root, "", n_new).writer(files).check()
         found = commits.begin(files, cls.schema, root, n_new, mode, key or new_id(), absorb=absorb)
         writer = cls(files, found, amend)
         writer._segment.begin()
@@ -181,11 +194,11 @@ class StoreWriter:
         """Take over what workers have returned of the blocks that they wrote."""
         self._segment.learn(digests)
 
-    def _fill(self, rows_between: Callable[[int, int], Rows]) -> None:
+    def _fill(self, rows_between: RowsBetween) -> None:
         """Write every block with exactly these rows; those that are there must hold them."""
         for block in range(self.n_blocks):
             first, last = self.rows_of(block)
-            self._write(first, rows_between(first, last))
+            self._write(first, rows_between(self._plan.root, first, last))
 
     def _finalise(self) -> Root:
         """Commit the rows once every block is written."""
@@ -194,17 +207,37 @@ class StoreWriter:
         root = commits.commit(self._files, self.schema, self._plan, sealed, self._amend)
         if root is not None:
             return root
-        # Small segments at the end, which were to become one with these rows, have changed
-        rows = commits.rows_alone(self._files, self._plan, sealed)
+        # Small segments at the end, which were to become one with these rows, have changed. What is
+        # written is given up last: until then nobody else may delete it
         latest, _ = read_root(self._files, self.kind, self.schema)
         alone = self._begin(
             self._files, latest, self.n_rows, "append", None, self._amend, absorb=False
         )
-        alone._write(0, rows)
-        return alone._finalise()
+        alone._write(0, commits.rows_alone(self._files, self._plan, sealed))
+        root = alone._finalise()
+        self.abandon()
+        return root
+
+    def abandon(self) -> None:
+        """Give up what is being written; nothing of it can be committed any more."""
+        mine = self._plan.segment_id
+        commits.abandon(self._files, self.schema, self.kind, lambda entry: entry.id == mine)
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Give up what is being written if it fails: for calls that nobody could go on with."""
+        try:
+            yield
+        except Exception:
+            with suppress(OSError, SadihError):
+                self.abandon()
+            raise
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.url, dict(self._files.options), self._plan)
+        # Without what only the committer needs, which in a store of many segments is much
+        root = replace(self._plan.root, segments=(), pending=(), history=(), recent=())
+        plan = replace(self._plan, root=root)
+        return _rebuild, (type(self), self.url, dict(self._files.options), plan)
 
     def __repr__(self) -> str:
         return (
@@ -213,10 +246,31 @@ class StoreWriter:
         )
 
 
+Writer = TypeVar("Writer", bound=StoreWriter)
+
+
+def filled(begin: Callable[[], Writer], rows_between: RowsBetween, overwrite: bool) -> Writer:
+    """Write all rows of a store, or those that are missing if the same call has been interrupted.
+
+    It has begun with other rows? Then an overwrite gives those up.
+    """
+    writer = begin()
+    try:
+        writer._fill(rows_between)
+    except ConflictError as error:
+        if not overwrite:
+            error.remedy = Remedy("To begin anew say {}", Argument("overwrite", True))
+            raise
+        writer.abandon()
+        writer = begin()
+        writer._fill(rows_between)
+    return writer
+
+
 def _rebuild(
     cls: type[StoreWriter], url: str, options: Mapping[str, Any], plan: Plan
 ) -> StoreWriter:
-    return cls(connect(url, options), plan)
+    return cls(connect(url, options, follow_links=False), plan)
 
 
 class LazyArray:
@@ -268,7 +322,7 @@ class Store:
     @classmethod
     def open(cls, url: Url, *, storage_options: Mapping[str, Any] | None = None) -> Self:
         """Open the latest state of the store at a local path or an fsspec URL."""
-        files = connect(url, storage_options)
+        files = connect(url, storage_options, follow_links=False)
         return cls(Snapshot(files, read_root(files, cls.kind, cls.schema)[0]))
 
     def _check_properties(self) -> None:
@@ -307,7 +361,7 @@ class Store:
     @property
     def chunks(self) -> tuple[int, ...]:
         """Return the rows of each chunk, as Dask does."""
-        return tuple(np.diff(self._snapshot.bounds).tolist())
+        return tuple(np.diff(self._snapshot.bounds).tolist()) or (0,)
 
     @property
     def chunk_rows(self) -> int:
@@ -536,7 +590,7 @@ def _reopen(
     with _OPENED_LOCK:
         found = _OPENED.get(key)
     if found is None:
-        files = connect(url, options)
+        files = connect(url, options, follow_links=False)
         found = cls(Snapshot(files, read_state(files, cls.kind, cls.schema, generation, commit)))
         with _OPENED_LOCK:
             _OPENED[key] = found

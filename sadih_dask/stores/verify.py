@@ -60,7 +60,7 @@ def verify_snapshot(
         segment, layout, chunk = work[number]
         try:
             read_chunk(snapshot, segment, layout, chunk, (0, 0), np.empty(0, np.uint8))
-        except IntegrityError as error:
+        except (IntegrityError, FormatError) as error:
             return str(error)
         return None
 
@@ -88,7 +88,7 @@ def _metadata_problems(snapshot: Snapshot, segment: Segment) -> list[str]:
     for look in (snapshot.manifest, snapshot.dead):
         try:
             look(segment)
-        except IntegrityError as error:
+        except (IntegrityError, FormatError) as error:
             found.append(str(error))
     files = snapshot.files
     writer = SegmentWriter(files, segment.id, snapshot.root.layouts_of(segment), segment.n_rows)
