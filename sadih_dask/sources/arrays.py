@@ -167,14 +167,13 @@ class StreamedSource(RowSource):
     layout: Layout
     stored: np.dtype[Any]
     offset: int
-    padding: int
     cursor: ByteCursor = field(repr=False, compare=False)
 
     def _read(self, start: int, stop: int) -> Block:
         row_bytes = self.width * self.stored.itemsize
         data = self.cursor.read(self.offset + start * row_bytes, (stop - start) * row_bytes)
         if stop == self.n_rows:
-            self.cursor.expect_end(self.offset + stop * row_bytes + self.padding)
+            self.cursor.expect_end(self.offset + stop * row_bytes)
         return self.layout.arrange(np.frombuffer(data, self.stored), stop - start)
 
 
@@ -205,37 +204,29 @@ def streamed_source(
     offset: int,
     open_stream: Callable[[], IO[bytes]],
     options: OpenOptions,
-    padding: int = 0,
 ) -> RowSource:
-    """Describe a compressed array: streamed if rows are contiguous, otherwise loaded if it fits.
-
-    ``padding`` bytes follow the numbers before the stream ends.
-    """
+    """Describe a compressed array: streamed if rows are contiguous, otherwise loaded if it fits."""
     dtype = native_dtype(origin, stored)
     check_rows(origin, layout.rows_first, dtype)
     if layout.contiguous:
         shape = (layout.n_rows, layout.row_shape)
         cursor = ByteCursor(open_stream)
-        return StreamedSource(origin, *shape, dtype, layout, stored, offset, padding, cursor)
+        return StreamedSource(origin, *shape, dtype, layout, stored, offset, cursor)
     # The bytes and the rearranged copy exist together for a moment
     nbytes = 2 * layout.n_rows * layout.width * stored.itemsize
     remedy = "Save it uncompressed (np.save) or in row order, or raise the memory limit."
     check_memory(origin, nbytes, options.memory_limit, remedy)
-    loaded = Lazy(partial(_load, layout, stored, offset, open_stream, padding))
+    loaded = Lazy(partial(_load, layout, stored, offset, open_stream))
     return LoadedSource(origin, layout.n_rows, layout.row_shape, dtype, loaded)
 
 
 def _load(
-    layout: Layout,
-    stored: np.dtype[Any],
-    offset: int,
-    open_stream: Callable[[], IO[bytes]],
-    padding: int,
+    layout: Layout, stored: np.dtype[Any], offset: int, open_stream: Callable[[], IO[bytes]]
 ) -> Block:
     cursor = ByteCursor(open_stream)
     size = layout.n_rows * layout.width * stored.itemsize
     data = cursor.read(offset, size)
-    cursor.expect_end(offset + size + padding)
+    cursor.expect_end(offset + size)
     return layout.arrange(np.frombuffer(data, stored), layout.n_rows)
 
 
