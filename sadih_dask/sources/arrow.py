@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sadih_dask.errors import DtypeError, InputError, LabelError, require
+from sadih_dask.errors import DtypeError, InputError, LabelError
 from sadih_dask.files.filesystem import head, is_url, open_binary
 from sadih_dask.sources.contract import (
     Block,
@@ -31,6 +31,7 @@ from sadih_dask.sources.contract import (
     RaggedSource,
     RowSource,
     check_rows,
+    format_library,
     reading,
 )
 from sadih_dask.sources.streams import BatchCursor, Lazy
@@ -105,7 +106,7 @@ class ListColumn(RaggedSource):
 
 def list_variables(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # noqa: ARG001
     """List the columns."""
-    pa = require("pyarrow", path)
+    pa = format_library("pyarrow", path)
     with reading(path):
         table = open_table(path)
         return tuple(_variable(pa, column, table.n_rows) for column in table.schema)
@@ -113,7 +114,7 @@ def list_variables(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # 
 
 def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSource | RaggedSource:
     """Open one column."""
-    pa = require("pyarrow", path)
+    pa = format_library("pyarrow", path)
     origin = Origin(path, variable.name)
     if options.rows_last:
         raise InputError(f"{origin}: a column cannot be transposed; leave transpose out.")
@@ -147,7 +148,7 @@ class _Batches:
     name: str
 
     def __call__(self, row: int) -> Iterator[tuple[int, Any]]:
-        pa = require("pyarrow", self.name)
+        pa = format_library("pyarrow", self.name)
         for first, column in self.table.get().batches(self.name, row):
             # Arrow trusts offsets and lengths in the file, and aborts on wrong ones later
             column.validate(full=True)
@@ -303,7 +304,7 @@ def open_table(path: str) -> Table:
 
 
 def _open_parquet(path: str) -> ParquetTable:
-    parquet = require("pyarrow.parquet", path)
+    parquet = format_library("pyarrow.parquet", path)
     # pre_buffer would hold whole row groups, which are often the whole file
     source = open_binary(path) if is_url(path) else path
     file = parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False)
@@ -339,17 +340,17 @@ def _cheapest(schema: Any) -> int:
 
 
 def _ipc_file(path: str, column: int | None = None) -> Any:
-    ipc = require("pyarrow.ipc", path)
+    ipc = format_library("pyarrow.ipc", path)
     return ipc.open_file(_mapped(path), options=_options(ipc, column))
 
 
 def _ipc_stream(path: str, column: int | None = None) -> Any:
-    ipc = require("pyarrow.ipc", path)
+    ipc = format_library("pyarrow.ipc", path)
     return ipc.open_stream(_mapped(path), options=_options(ipc, column))
 
 
 def _mapped(path: str) -> Any:
-    arrow = require("pyarrow", path)
+    arrow = format_library("pyarrow", path)
     return arrow.PythonFile(open_binary(path)) if is_url(path) else arrow.memory_map(path, "r")
 
 

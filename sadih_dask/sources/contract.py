@@ -28,7 +28,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sadih_dask.errors import DtypeError, FormatError, InputError, MemoryPlanError, SadihError
+from sadih_dask.errors import (
+    DtypeError,
+    FormatError,
+    InputError,
+    MemoryPlanError,
+    SadihError,
+    require,
+)
 from sadih_dask.files.filesystem import name_of, reaching, status
 
 MAX_ROW_BYTES = 64 * 2**20
@@ -89,6 +96,11 @@ def native_dtype(origin: Origin, dtype: np.dtype[Any]) -> np.dtype[Any]:
             "floats up to 64 bits, booleans or text: convert the array and save it again."
         )
     return dtype.newbyteorder("=")
+
+
+def format_library(module: str, path: str) -> Any:
+    """Import the library that reads the format of a file."""
+    return require(module, f"{path}: reading this format")
 
 
 Block: TypeAlias = NDArray[Any]

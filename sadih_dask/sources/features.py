@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sadih_dask.errors import DtypeError, InputError, NoFilesError, NonFiniteError
-from sadih_dask.files.filesystem import is_url, matches
+from sadih_dask.files.filesystem import is_url, local_path, matches
 from sadih_dask.sources.contract import (
     DEFAULT_MEMORY_LIMIT,
     Block,
@@ -220,7 +220,7 @@ def expand(paths: Paths) -> tuple[str, ...]:
     given = [paths] if isinstance(paths, str | PathLike) else list(paths)
     found: list[str] = []
     for name in given:
-        item = fspath(name)
+        item = str(local_path(name) or name)
         if _MAGIC.search(item) and (is_url(item) or not Path(item).exists()):
             matching = sorted(matches(item), key=_natural)
             if not matching:

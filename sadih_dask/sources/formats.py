@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sadih_dask.errors import FormatError, InputError
-from sadih_dask.files.filesystem import head
+from sadih_dask.files.filesystem import head, local_path
 from sadih_dask.sources import arrow, hdf5, matlab, numpy_files, text, zarr_arrays
 from sadih_dask.sources.arrays import GZIP_MAGIC, open_gzip
 from sadih_dask.sources.contract import OpenOptions, RaggedSource, RowSource, reading
@@ -59,6 +59,7 @@ def detect(path: str) -> Format:
 
 def list_variables(path: str) -> tuple[Variable, ...]:
     """List what a file holds, with shapes; nothing but headers is read."""
+    path = str(local_path(path) or path)
     return detect(path).list_variables(path, OpenOptions())
 
 
