@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from sadih_dask.errors import InputError
 from sadih_dask.files.filesystem import name_of
+from sadih_dask.learning.randomness import splitmix64
 from sadih_dask.sources import RowSource
 
 Part = Literal["database", "queries"]
 MOST = 0.5
-_STEP = 0x9E3779B97F4A7C15
 _WORD = 1 << 64
 
 
@@ -84,16 +84,7 @@ class Chooser:
             start, file = end, file + 1
 
     def _held_out(self, key: int, first: int, last: int) -> npt.NDArray[np.bool_]:
-        """Hash row numbers with the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
-        z = np.arange(first + 1, last + 1, dtype=np.uint64)
-        z *= np.uint64(_STEP)
-        z += np.uint64(key)
-        z ^= z >> np.uint64(30)
-        z *= np.uint64(0xBF58476D1CE4E5B9)
-        z ^= z >> np.uint64(27)
-        z *= np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-        return z < self._limit
+        return splitmix64(np.arange(first, last, dtype=np.uint64), key) < self._limit
 
 
 def _key(seed: int, name: str) -> int:
