@@ -332,16 +332,19 @@ _READ_AHEAD = 2**20
 _HEAD = 1024
 _WORTH_A_LISTING = 4
 _STATES = ("ETag", "etag", "md5", "content_md5", "generation", "LastModified", "mtime", "created")
-"""What file systems call that which changes with the bytes of a file."""
+"""What file systems call that which changes with the bytes of a file, the best first."""
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 
 
 @dataclass(frozen=True)
 class Status:
-    """Size, what changes when the bytes do, and the time of the last change since the epoch."""
+    """Size, what changes when the file is written, and when that was, in seconds since the epoch.
+
+    state   times of change and inode number, or the entity tag of an object
+    """
 
     size: int
-    state: int | str
+    state: str
     modified: float
 
 
@@ -381,11 +384,13 @@ def status(path: str) -> Status:
     """Look at a file without opening it; FileNotFoundError if it is not there."""
     if (local := local_path(path)) is not None:
         found = local.stat()
-        return Status(found.st_size, found.st_mtime_ns, found.st_mtime)
+        # The time of the last change of the inode cannot be set back as that of the bytes can
+        state = f"{found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
+        return Status(found.st_size, state, found.st_mtime)
     fs, inner = client(path)
     with reaching(path):
         info = fs.info(inner)
-    state = " ".join(str(info[key]) for key in _STATES if key in info)
+    state = next((str(info[key]) for key in _STATES if info.get(key)), "")
     return Status(int(info.get("size") or 0), state, _time_of(info))
 
 

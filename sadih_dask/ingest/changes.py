@@ -1,7 +1,4 @@
-"""Files that nobody is writing any more, as far as their age can tell.
-
-What has changed since a store was made of its files: seen without reading any of them.
-"""
+"""What has changed since a store was made of its files, and which files nobody writes any more."""
 
 from __future__ import annotations
 
@@ -149,7 +146,7 @@ def compare(
     min_age: float = 0.0,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Changes:
-    """Say what is new, changed or gone; of each file a few kilobytes are read.
+    """Say what is new, changed or gone; files that the store does not know are read through.
 
     Files that were written less than `min_age` seconds ago are passed over.
     """
@@ -161,12 +158,11 @@ def compare(
         if found is None or not found.complete:
             raise
         settled, too_young = None, ()  # all were taken away after their ingestion
-    seen = look_at_none(files) if settled is None else look(settled)
     record = None if found is None else Provenance.from_properties(found.properties, place.url)
+    seen = look_at_none(files) if settled is None else look(settled, record)
     known = record if found is not None and found.complete and record is not None else NOTHING
-    known.check_appendable(place.url)
     changed, new, unchanged = _sorted_out(known, seen)
-    gone = known.gone([*seen.features, *(look(files).features if too_young else ())])
+    gone = known.gone([*seen.features, *(look(files, record).features if too_young else ())])
     n_rows, n_bytes = (0, 0) if settled is None else expected(settled, new)
     return Changes(
         url=place.url,

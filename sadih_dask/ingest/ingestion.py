@@ -163,7 +163,8 @@ def _create(
     mode: Mode,
     progress: Progress | None,
 ) -> Ingested:
-    seen = look(files)
+    known = None if found is None else Provenance.from_properties(found.properties, place.url)
+    seen = look(files, known)
     inputs = open_inputs(files, files.known_classes)
     selection = select(inputs, files.unlabelled, hold_out=files.hold_out)
     if not selection.n_rows:
@@ -174,6 +175,8 @@ def _create(
         )
     dtype = stored_dtype(inputs.features, form.dtype)
     record = Provenance.of(seen, inputs, dtype, files)
+    if known is not None and known.fingerprint == record.fingerprint:
+        record = known  # of the same contents, as they were marked when it began
     n_files = len(record.marks)
     if found is not None and mode != "overwrite":
         if found.complete and _fingerprint(found) == record.fingerprint:
@@ -187,7 +190,7 @@ def _create(
     check_space(place, n_bytes, form.compression, replaced=mode == "overwrite" and not done)
     with FeatureStore.allocate(place.url, **plan, overwrite=mode == "overwrite") as writer:
         n_kept = _pour(writer, Feed(inputs, selection, dtype), progress)
-        if look(files) != seen:
+        if look(files, known) != seen:
             raise ConflictError(
                 f"{place.url}: a source file was changed while it was being read, so nothing was "
                 "committed. When nobody writes to it any more, begin anew with mode='overwrite'"
@@ -304,7 +307,7 @@ def append_files(
     """
     known = Provenance.from_properties(store.properties, store.url) or NOTHING
     _check_fixed(store, fixed)
-    seen = look(files)
+    seen = look(files, known)
     _check_unchanged(store, known, seen, files)
     new = [not known.has(mark) for mark in seen.features]
     if not any(new):
@@ -322,7 +325,7 @@ def append_files(
     arrays = Feed(inputs, selection, dtype).arrays()
 
     def check_sources() -> None:
-        if look(files) != seen:
+        if look(files, known) != seen:
             raise ConflictError(
                 f"{store.url}: a source file was changed while it was being read, so nothing was "
                 "added. Repeat the call when nobody writes to it any more"
@@ -386,7 +389,6 @@ def _check_unchanged(
     store: FeatureStore, known: Provenance, seen: Sighting, files: DataFiles
 ) -> None:
     """Refuse files that the store was made of and that are no longer the same."""
-    known.check_appendable(store.url)
     if changed := [mark.place for mark in seen.features if known.has_changed(mark)]:
         raise ConflictError(
             f"{in_words(changed)} was ingested before and has changed since. If it holds new "

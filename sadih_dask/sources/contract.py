@@ -12,8 +12,6 @@ Rows are counted from 0, in error messages too.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import struct
 import tokenize
@@ -36,7 +34,7 @@ from sadih_dask.errors import (
     SadihError,
     require,
 )
-from sadih_dask.files.filesystem import name_of, reaching, status
+from sadih_dask.files.filesystem import reaching
 
 MAX_ROW_BYTES = 64 * 2**20
 """No feature vector or thumbnail is this large: a larger row is a damaged or transposed file."""
@@ -138,14 +136,6 @@ class Origin:
     def __str__(self) -> str:
         return self.path if self.variable is None else f"{self.path}:{self.variable}"
 
-    def stamp(self) -> list[object]:
-        """Name, size and modification time or entity tag; zeros for what has none (a folder)."""
-        try:
-            found = status(self.path)
-        except OSError:
-            return [self.path, self.variable, 0, 0]
-        return [name_of(self.path), self.variable, found.size, found.state]
-
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
@@ -182,18 +172,6 @@ class Source(ABC):
     def files(self) -> tuple[str, ...]:
         """Return the paths that the rows are read from."""
         return (self.origin.path,)
-
-    def fingerprint(self) -> str:
-        """Hash names, sizes, modification times and shape: cheap, changes when the files do.
-
-        The folder is not part of it, so a data set may be moved. Nothing is read.
-        """
-        text = json.dumps([*self.stamps(), self.shape_note()])
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def stamps(self) -> list[list[object]]:
-        """Return what identifies the state of each file."""
-        return [self.origin.stamp()]
 
     def describe(self) -> str:
         """Say in one line what is read from where."""

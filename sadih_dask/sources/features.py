@@ -49,10 +49,6 @@ class View(RowSource):
         """Return the inner source's paths."""
         return self.inner.files()
 
-    def stamps(self) -> list[list[object]]:
-        """Return the state of the inner source's files."""
-        return self.inner.stamps()
-
 
 @dataclass(frozen=True)
 class FeatureRows(View):
@@ -285,10 +281,6 @@ class JoinedRows(RowSource):
         """Return the paths of all shards."""
         return tuple(name for part in self.parts for name in part.files())
 
-    def stamps(self) -> list[list[object]]:
-        """Return the state of every shard."""
-        return [stamp for part in self.parts for stamp in part.stamps()]
-
 
 @dataclass(frozen=True)
 class JoinedLists(RaggedSource):
@@ -312,10 +304,6 @@ class JoinedLists(RaggedSource):
     def files(self) -> tuple[str, ...]:
         """Return the paths of all shards."""
         return tuple(name for part in self.parts for name in part.files())
-
-    def stamps(self) -> list[list[object]]:
-        """Return the state of every shard."""
-        return [stamp for part in self.parts for stamp in part.stamps()]
 
 
 def join(parts: Sequence[RowSource | RaggedSource]) -> RowSource | RaggedSource:

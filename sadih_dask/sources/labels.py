@@ -192,10 +192,6 @@ class LabelSource(RowSource):
         """Return the label files."""
         return self.raw.source.files()
 
-    def stamps(self) -> list[list[object]]:
-        """Return the state of the label files and the classes they are read as."""
-        return [*self.raw.source.stamps(), list(self.class_names)]
-
 
 def open_labels(
     paths: Paths | Source,
