@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,7 +17,7 @@ from sadih_dask.sources import (
     open_labels,
     open_thumbnails,
 )
-from sadih_dask.sources.classes import Classes
+from sadih_dask.sources.classes import Classes, number_in
 from sadih_dask.sources.contract import DEFAULT_MEMORY_LIMIT
 from sadih_dask.sources.features import JoinedLists, JoinedRows, Paths, View, expand
 from sadih_dask.sources.variables import is_named_for
@@ -26,7 +25,6 @@ from sadih_dask.sources.variables import is_named_for
 Unlabelled = Literal["error", "drop"]
 BESIDE = ("labels", "ids", "thumbnails")
 """Files that hold something else for the rows of the features."""
-_INTEGER = re.compile(r"-?[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -223,12 +221,7 @@ def _continue_classes(labels: LabelSource, known: tuple[str, ...], *, given: boo
                 f"{len(known)}. Columns of a store are fixed: ingest all files anew"
             )
         return labels if given else replace(labels, classes=Classes(known))
-    if labels.raw.form == "values" and not given and _are_numbers_of(labels, known):
-        numbered = replace(labels, classes=Classes(known))
-        for start, stop in labels.raw.blocks():
-            numbered.read(start, stop)
-        return numbered
-    new = tuple(name for name in labels.class_names if name not in set(known))
+    new = _new_classes(labels, Classes(known), given=given)
     if given and labels.class_names[: len(known)] != known:
         raise LabelError(
             f"class_names begin with {', '.join(labels.class_names[:3])}, but those of the store "
@@ -244,8 +237,14 @@ def _continue_classes(labels: LabelSource, known: tuple[str, ...], *, given: boo
     return replace(labels, classes=Classes((*known, *new)), row_shape=row_shape)
 
 
-def _are_numbers_of(labels: LabelSource, known: tuple[str, ...]) -> bool:
-    """Whether labels are integers where the store has names: then they are class numbers."""
-    source = labels.raw.source
-    integers = isinstance(source, RowSource) and source.dtype.kind in "biuf"
-    return integers and not all(map(_INTEGER.fullmatch, known))
+def _new_classes(labels: LabelSource, known: Classes, *, given: bool) -> tuple[str, ...]:
+    """Return the classes that the store does not have; integers need not be spelled as in it."""
+    if given or not labels.raw.are_integers():
+        return tuple(name for name in labels.class_names if name not in set(known.names))
+    new = tuple(name for name in labels.class_names if not known.has_number(int(name)))
+    if new and not any(number_in(name) is not None for name in known.names):
+        raise LabelError(
+            f"{labels.describe()}: the label {new[0]} is none of the {len(known.names)} classes of "
+            "the store, whose names are no numbers: integers stand for its classes, from 0"
+        )
+    return new

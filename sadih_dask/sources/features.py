@@ -232,9 +232,10 @@ def expand(paths: Paths) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    pieces = re.split(r"(\d+)", name)
-    return [(int(p), "") if p.isdigit() else (-1, p) for p in pieces]
+def _natural(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Sort numbers as numbers; the name itself decides between ``x1`` and ``x01``."""
+    pieces = re.split("([0-9]+)", name)
+    return [(int(p), "") if odd % 2 else (-1, p) for odd, p in enumerate(pieces)], name
 
 
 @dataclass(frozen=True)

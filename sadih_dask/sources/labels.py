@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sadih_dask.errors import InputError, LabelError
-from sadih_dask.sources.classes import Classes, keys_of
+from sadih_dask.sources.classes import Classes, keys_of, number_in
 from sadih_dask.sources.contract import (
     DEFAULT_MEMORY_LIMIT,
     Block,
@@ -84,6 +84,13 @@ class RawLabels:
             )
         self._check_labelled(np.any(block > 0, axis=1), start)
         return block
+
+    def are_integers(self) -> bool:
+        """Say whether labels are integers, and not names."""
+        if isinstance(self.source, RowSource):
+            return self.source.dtype.kind in "biuf"
+        lists = (self.lists(*block).values for block in self.blocks())
+        return not any(len(values) and values.dtype.kind in "UST" for values in lists)
 
     def values(self, start: int, stop: int) -> Block:
         """Read one label a row."""
@@ -209,7 +216,7 @@ def open_labels(
     ``paths`` may be an open feature source: then the labels lie in the same files. With
     ``n_rows`` (that of the features) the count is checked, and a (c x n) matrix is recognised
     as transposed when only its last axis fits; ``transpose`` overrules. ``class_names`` fixes
-    classes and order; integers are matched by name if all names are integers, else by number.
+    classes and order; integers are matched by name if any name is a number, else by position.
     ``separator`` splits text into label lists.
     """
     if isinstance(paths, Source):
@@ -297,7 +304,7 @@ def _discover(raw: RawLabels) -> Classes:
         raise LabelError(f"{raw.source.describe()}: holds no label at all.")
     classes = Classes.discovered(names)
     lowest = classes.names[0]
-    if lowest.startswith("-") and lowest[1:].isdigit() and names != {"-1", "1"}:
+    if (number_in(lowest) or 0) < 0 and names != {"-1", "1"}:
         _refuse_negative(raw, lowest)
     return classes
 

@@ -256,15 +256,13 @@ def test_a_file_that_is_being_written_again_is_not_gone(folder: Path) -> None:
     assert names(seen(folder, min_age=1).changed) == ["x3.npy"]
 
 
-def test_all_wait_for_a_file_that_serves_all(folder: Path) -> None:
-    y = saved(folder / "labels.npy", np.zeros(60, int), age=5)
-    files = DataFiles(str(folder / "x*.npy"), y)
-    found = compare(files, folder / "s", min_age=60)
-    assert found.files is None
-    assert names(found.too_young) == ["labels.npy"]
-    assert found.new == ()
-    assert found.n_gone == 0
-    assert compare(files, folder / "s", min_age=1).files is not None
+@pytest.mark.parametrize("what", ["labels", "ids", "thumbnails"])
+def test_files_that_cannot_be_paired_cannot_wait(folder: Path, what: str) -> None:
+    one = saved(folder / "all.npy", np.zeros(60, int))
+    files = replace(DataFiles(str(folder / "x*.npy")), **{what: one})
+    with pytest.raises(InputError, match=f"1 files of {what} for 5 of features.*min_age"):
+        compare(files, folder / "s", min_age=1)
+    assert compare(files, folder / "s").n_new_rows == 60
 
 
 def test_a_date_in_the_future_does_not_wait_for_ever(folder: Path) -> None:

@@ -276,6 +276,27 @@ def test_files_are_added_once(tmp_path: Path, x: Path, y: Path) -> None:
     assert again.store.verify().ok
 
 
+@pytest.mark.parametrize(
+    ("names", "added", "classes", "numbers"),
+    [
+        (["1", "2", "unknown"], [1, 2], ("1", "2", "unknown"), [0, 1]),
+        (["1", "2", "unknown"], [2, 7], ("1", "2", "unknown", "7"), [1, 3]),
+        (["01", "02", "10"], [1, 10, 3], ("01", "02", "10", "3"), [0, 2, 3]),
+        (["ant", "bee", "cat"], [2, 0], ("ant", "bee", "cat"), [2, 0]),
+        (["ant", "bee", "cat"], ["bee", "1"], ("ant", "bee", "cat", "1"), [1, 3]),
+    ],
+)
+def test_added_labels_mean_the_classes_of_the_store(
+    tmp_path: Path, names: list[str], added: list[Any], classes: tuple[str, ...], numbers: list[int]
+) -> None:
+    y = saved(tmp_path / "y.npy", names)
+    ingest(DataFiles(saved(tmp_path / "x.npy", np.eye(3)), y), at(tmp_path))
+    more = saved(tmp_path / "x2.npy", np.eye(3)[: len(added)])
+    done = ingest(DataFiles(more, saved(tmp_path / "y2.npy", added)), at(tmp_path), mode="append")
+    assert done.store.class_names == classes
+    assert done.store.read("labels")[3:].tolist() == numbers
+
+
 def test_a_moved_file_is_known_and_a_changed_one_refused(tmp_path: Path, x: Path, y: Path) -> None:
     ingest(DataFiles(x, y), at(tmp_path))
     (tmp_path / "elsewhere").mkdir()

@@ -109,3 +109,12 @@ def test_text_is_no_source_of_features(tmp_path):
     (tmp_path / "x.csv").write_text("1,2\n3,4\n")
     with pytest.raises(FormatError, match=r"x\.csv: text holds labels or ids, not features"):
         open_features(tmp_path / "x.csv")
+
+
+def test_names_that_tie_as_numbers_have_an_order(tmp_path):
+    names = ["x1.npy", "x01.npy", "x001.npy", "x2.npy", "x1\u00b22.npy", "x\u0661.npy"]
+    for name in names:
+        np.save(tmp_path / name, FEATURES)
+    found = [path.rpartition("/")[2] for path in expand(tmp_path / "x*.npy")]
+    assert found[:4] == ["x001.npy", "x01.npy", "x1.npy", "x1\u00b22.npy"]
+    assert sorted(found) == sorted(names)
