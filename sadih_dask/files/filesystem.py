@@ -24,7 +24,6 @@ import os
 import shutil
 import stat
 import uuid
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,7 +31,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeAlias, cast
 
 from sadih_dask.errors import FormatError, InputError, naming, require
 
@@ -107,49 +106,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-class Files(ABC):
-    """What a store needs of a place that keeps named bytes."""
-
-    url: str
-    is_local: bool
-    options: Mapping[str, Any]
-
-    @abstractmethod
-    def read(self, key: str, limit: int) -> bytes:
-        """Return the bytes of `key`; FormatError beyond `limit`, FileNotFoundError if absent."""
-
-    @abstractmethod
-    def read_range(self, key: str, start: int, length: int) -> bytes:
-        """Return up to `length` bytes from `start`; a negative start counts from the end."""
-
-    @abstractmethod
-    def write(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> None:
-        """Replace `key` by the concatenated parts in one step."""
-
-    @abstractmethod
-    def sync(self, folder: str) -> None:
-        """Make the names in `folder` durable as well as the bytes of its files."""
-
-    @abstractmethod
-    def create(self, key: str, data: bytes) -> bool:
-        """Write `key` only if nothing is there; return whether it was written."""
-
-    @abstractmethod
-    def names(self, folder: str) -> list[str]:
-        """Return the names directly in `folder`, or nothing if there is no such folder."""
-
-    @abstractmethod
-    def delete(self, key: str) -> None:
-        """Remove `key`, a file or a folder with all it holds; absence is no error."""
-
-    def _too_long(self, key: str, limit: int) -> FormatError:
-        return FormatError(
-            f"{self.url}: {key!r} is longer than the {limit} bytes that it may have at most; "
-            "it was not written by this package, or it is damaged"
-        )
-
-
-class LocalFiles(Files):
+class LocalFiles:
     """Files in a directory of this machine or of a shared POSIX file system."""
 
     is_local = True
@@ -179,7 +136,7 @@ class LocalFiles(Files):
         descriptor, size = self.open_for_reading(key)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             if size > limit:
-                raise self._too_long(key, limit)
+                raise _too_long(self.url, key, limit)
             return file.read(size)
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
@@ -228,7 +185,7 @@ class LocalFiles(Files):
         _remove(Path(self.path(key)))
 
 
-class RemoteFiles(Files):
+class RemoteFiles:
     """Objects under an fsspec URL (s3://, gs://, memory:// ...), where one PUT is one step."""
 
     is_local = False
@@ -245,7 +202,7 @@ class RemoteFiles(Files):
         """Return the bytes of `key`; FormatError beyond `limit`, FileNotFoundError if absent."""
         data = self.read_range(key, 0, limit + 1)
         if len(data) > limit:
-            raise self._too_long(key, limit)
+            raise _too_long(self.url, key, limit)
         return data
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
@@ -295,6 +252,17 @@ class RemoteFiles(Files):
         self._fs.invalidate_cache()
         with reaching(self.url), contextlib.suppress(FileNotFoundError):
             self._fs.rm(self._path(key), recursive=True)
+
+
+Files: TypeAlias = LocalFiles | RemoteFiles
+"""What a store needs of a place that keeps named bytes."""
+
+
+def _too_long(url: str, key: str, limit: int) -> FormatError:
+    return FormatError(
+        f"{url}: {key!r} is longer than the {limit} bytes that it may have at most; "
+        "it was not written by this package, or it is damaged"
+    )
 
 
 def connect(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Files:

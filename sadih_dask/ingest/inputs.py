@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sadih_dask.errors import InputError, LabelError
-from sadih_dask.ingest.holdout import HoldOut
 from sadih_dask.sources import (
     LabelSource,
     RowSource,
@@ -20,11 +19,45 @@ from sadih_dask.sources import (
 from sadih_dask.sources.classes import Classes, number_in
 from sadih_dask.sources.contract import DEFAULT_MEMORY_LIMIT
 from sadih_dask.sources.features import JoinedLists, JoinedRows, Paths, View, expand
-from sadih_dask.sources.variables import is_named_for
+from sadih_dask.sources.formats import is_named_for
 
 Unlabelled = Literal["error", "drop"]
+Part = Literal["database", "queries"]
+MOST_HELD_OUT = 0.5
 BESIDE = ("labels", "ids", "thumbnails")
 """Files that hold something else for the rows of the features."""
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """Which rows are queries, and which of both parts is wanted here.
+
+    fraction   of the rows that are held out as queries, above 0 and up to 0.5
+    seed       another one holds out other rows
+    part       "database" for the rows that stay, "queries" for those that are held out
+    """
+
+    fraction: float
+    seed: int = 0
+    part: Part = "database"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= MOST_HELD_OUT:
+            raise InputError(
+                f"the fraction of rows to hold out is {self.fraction}; it must be above 0 and at "
+                f"most {MOST_HELD_OUT}"
+            )
+        if self.part not in ("database", "queries"):
+            raise InputError(f"part must be 'database' or 'queries', got {self.part!r}")
+
+    @property
+    def share(self) -> float:
+        """Return the expected part of the rows that is taken."""
+        return self.fraction if self.part == "queries" else 1 - self.fraction
+
+    def note(self) -> str:
+        """Return what a store remembers of it, so that it is never mixed with another one."""
+        return f"{self.part}: fraction {self.fraction!r}, seed {self.seed}"
 
 
 @dataclass(frozen=True)

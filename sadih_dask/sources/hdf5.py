@@ -19,19 +19,21 @@ from sadih_dask.files.filesystem import head, is_url, open_binary
 from sadih_dask.sources.arrays import loaded_sparse
 from sadih_dask.sources.contract import (
     Block,
+    Kind,
     OpenOptions,
     Origin,
     Ragged,
     RaggedSource,
     RowSource,
+    Variable,
     check_memory,
     check_rows,
     format_library,
+    kind_of,
     native_dtype,
     reading,
 )
 from sadih_dask.sources.streams import Lazy
-from sadih_dask.sources.variables import Kind, Variable, kind_of
 
 _MAX_LISTED = 1000
 _MAX_CHUNK = 2**30

@@ -29,9 +29,11 @@ from sadih_dask.sources.arrays import Layout, LoadedSource, loaded_sparse, plain
 from sadih_dask.sources.contract import (
     MAX_DEFLATE_RATIO,
     Block,
+    Kind,
     OpenOptions,
     Origin,
     RowSource,
+    Variable,
     check_memory,
     check_rows,
     check_size,
@@ -39,7 +41,6 @@ from sadih_dask.sources.contract import (
     reading,
 )
 from sadih_dask.sources.streams import Lazy
-from sadih_dask.sources.variables import Kind, Variable
 
 _MATRIX, _COMPRESSED = 14, 15
 _CHAR, _OPAQUE = 4, 17

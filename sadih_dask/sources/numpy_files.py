@@ -38,11 +38,12 @@ from sadih_dask.sources.contract import (
     OpenOptions,
     Origin,
     RowSource,
+    Variable,
     check_memory,
     check_size,
+    kind_of,
     reading,
 )
-from sadih_dask.sources.variables import Variable, kind_of
 
 
 @dataclass(frozen=True)

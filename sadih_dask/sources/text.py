@@ -21,9 +21,16 @@ import numpy as np
 from sadih_dask.errors import FormatError, LabelError
 from sadih_dask.files.filesystem import Status, status
 from sadih_dask.sources.arrays import open_bytes
-from sadih_dask.sources.contract import Block, OpenOptions, Origin, RowSource, check_rows, reading
+from sadih_dask.sources.contract import (
+    Block,
+    OpenOptions,
+    Origin,
+    RowSource,
+    Variable,
+    check_rows,
+    reading,
+)
 from sadih_dask.sources.streams import BatchCursor
-from sadih_dask.sources.variables import Variable
 
 Where = Callable[[int], str]
 """Names the row of a value of a block, for a message."""

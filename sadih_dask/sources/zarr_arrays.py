@@ -21,12 +21,13 @@ from sadih_dask.sources.contract import (
     OpenOptions,
     Origin,
     RowSource,
+    Variable,
     check_rows,
+    kind_of,
     native_dtype,
     reading,
 )
 from sadih_dask.sources.streams import Lazy
-from sadih_dask.sources.variables import Variable, kind_of
 
 _CODECS = frozenset(
     # how bytes are arranged
