@@ -1,6 +1,6 @@
 """Features, thumbnails and ids of a data set, from whatever files it comes in.
 
-Several files as one source: names and globs expanded, shards checked against each other.
+Several files are one source: names and globs expanded, shards checked against each other.
 """
 
 from __future__ import annotations

@@ -84,18 +84,12 @@ def find(
     return found, choose(path, variables, wanted, purpose)
 
 
-def open_found(
-    path: str, found: Format, variable: Variable, options: OpenOptions
-) -> RowSource | RaggedSource:
-    """Open what ``find`` returned."""
-    return found.open_variable(path, variable, options)
-
-
 def open_file(
     path: str, variable: str | None, purpose: Purpose, options: OpenOptions
 ) -> RowSource | RaggedSource:
     """Open the variable of a file that serves a purpose."""
-    return open_found(path, *find(path, variable, purpose, options), options)
+    found, chosen = find(path, variable, purpose, options)
+    return found.open_variable(path, chosen, options)
 
 
 def _inner_head(path: str) -> bytes:

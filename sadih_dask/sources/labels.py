@@ -1,6 +1,4 @@
-"""Labels as files have them: a value, a list or a multi-hot row for each row of features.
-
-Labels of a data set: class numbers, or multi-hot rows, from whatever form they come in.
+"""Labels of a data set: class numbers, or multi-hot rows, from whatever form they come in.
 
 ====================  =================================================  ==================
 form in the file      examples                                           read as
@@ -34,7 +32,7 @@ from sadih_dask.sources.contract import (
     Source,
 )
 from sadih_dask.sources.features import Paths, expand, join
-from sadih_dask.sources.formats import find, open_found
+from sadih_dask.sources.formats import find, open_file
 from sadih_dask.sources.text import texts_of
 
 Form = Literal["values", "lists", "matrix"]
@@ -243,8 +241,7 @@ def open_labels(
 def read_class_names(path: str | PathLike[str], variable: str | None = None) -> tuple[str, ...]:
     """Read class names in order: a text file, a MATLAB cell array, an .npy file of text."""
     (name,) = expand(path)
-    found = find(name, variable, "labels", OpenOptions())
-    source = open_found(name, *found, OpenOptions())
+    source = open_file(name, variable, "labels", OpenOptions())
     if isinstance(source, RaggedSource) or source.dtype.kind not in "UST":
         raise InputError(f"{source.describe()}: class names must be text, one a row.")
     if source.n_rows > MAX_CLASSES:
@@ -266,7 +263,8 @@ def _open_raw(
     if transpose is None:
         transpose = rows_last([chosen.shape for _, chosen in found], n_rows)
     options = OpenOptions(transpose, memory_limit, alone, as_lists=True)
-    return join([open_found(n, *f, options) for n, f in zip(names, found, strict=True)])
+    opened = zip(names, found, strict=True)
+    return join([form.open_variable(name, chosen, options) for name, (form, chosen) in opened])
 
 
 def _matrix_classes(raw: RawLabels, names: Classes | None) -> Classes:

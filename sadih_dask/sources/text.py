@@ -1,6 +1,4 @@
-"""Text cells of any stored form, as Python strings.
-
-Text files of labels or ids: CSV, TSV, or one value a line; plain or inside gzip.
+"""Text files of labels or ids: CSV, TSV, or one value a line; plain or inside gzip.
 
 A value is text here; class discovery treats ``"3"`` and 3 alike. Cells are read row by row, with
 a limit on the length of a line, so a file without line ends cannot fill the memory.
