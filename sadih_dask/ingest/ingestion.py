@@ -175,8 +175,6 @@ def _create(
         )
     dtype = stored_dtype(inputs.features, form.dtype)
     record = Provenance.of(seen, inputs, dtype, files)
-    if known is not None and known.fingerprint == record.fingerprint:
-        record = known  # of the same contents, as they were marked when it began
     n_files = len(record.marks)
     if found is not None and mode != "overwrite":
         if found.complete and _fingerprint(found) == record.fingerprint:
@@ -268,11 +266,9 @@ def _refuse_other(place: Files, found: Commit, record: Provenance) -> None:
             "it with mode='append', or replace it with mode='overwrite'"
         )
     known = Provenance.from_properties(found.properties, place.url)
-    if known is None or known.fingerprint == record.fingerprint:
+    if known is None or known.resume_key == record.resume_key:
         return  # another plan than this one is refused by `allocate`
-    changed = [mark.place for mark in record.marks if known.has_changed(mark)]
-    changed += [mark.place for mark in known.changed_beside(record.beside)]
-    if changed:
+    if changed := known.written_since((*record.marks, *record.beside)):
         raise ConflictError(
             f"{place.url} holds an unfinished ingestion of files that have changed since: "
             f"{in_words(changed)}. Begin anew with mode='overwrite'"
@@ -336,7 +332,7 @@ def append_files(
         at=store.n_rows,
         class_names=None if inputs.labels is None else inputs.labels.class_names,
         properties={PROPERTY: record.to_property()},
-        resume_key=record.fingerprint,
+        resume_key=record.resume_key,
         before_commit=check_sources,
         progress=progress,
     )

@@ -202,8 +202,24 @@ class Provenance:
         return Provenance(chained, marks, beside, other.options, other.hold_out)
 
     def is_of(self, seen: Sighting) -> bool:
-        """Say whether this is the record of just these files, read in the same way."""
-        return Sighting(self.marks, self.beside, self.options).fingerprint == seen.fingerprint
+        """Say whether this is the record of just these files, not written to since."""
+        mine = (self.marks, self.beside, self.options)
+        return mine == (seen.features, seen.beside, seen.options)
+
+    @property
+    def resume_key(self) -> str:
+        """Return a hash for rows that were written and not committed.
+
+        Unlike the fingerprint it changes when a file is written to, even if the bytes are the same
+        again in the end: rows may have been read in between.
+        """
+        marks = _joined((*self.marks, *self.beside))
+        return hashlib.sha256(f"{self.fingerprint} {marks}".encode()).hexdigest()
+
+    def written_since(self, marks: Iterable[FileMark]) -> tuple[str, ...]:
+        """Return the places of files that were written to after they were marked here."""
+        before = {mark.path: mark for mark in (*self.marks, *self.beside)}
+        return tuple(mark.place for mark in marks if before.get(mark.path, mark) != mark)
 
     def has(self, mark: FileMark) -> bool:
         """Say whether the rows of this file are in the store."""

@@ -209,7 +209,6 @@ def test_an_interrupted_ingestion_goes_on(
     interrupt(monkeypatch, DataFiles(x, y), at(tmp_path), after=4)
     with pytest.raises(IncompleteError, match="4 of 10 blocks"):
         FeatureStore.open(at(tmp_path))
-    os.utime(x, ns=(1, 1))  # that alone changes nothing
     seen: list[tuple[int, int]] = []
     done = ingest(DataFiles(x, y), at(tmp_path), chunk_rows=10, progress=lambda *n: seen.append(n))
     assert (done.n_kept, done.n_new) == (40, 60)
@@ -218,6 +217,18 @@ def test_an_interrupted_ingestion_goes_on(
     assert [n for n, _ in seen] == sorted(n for n, _ in seen)
     np.testing.assert_array_equal(done.store.read("features"), np.load(x))
     np.testing.assert_array_equal(done.store.read("labels"), np.load(y))
+
+
+def test_rows_of_bytes_that_were_put_back_are_not_gone_on_with(
+    tmp_path: Path, x: Path, y: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocks that are there may be of what the file held in between."""
+    interrupt(monkeypatch, DataFiles(x, y), at(tmp_path), after=4)
+    x.write_bytes(x.read_bytes())
+    with pytest.raises(ConflictError, match=r"changed since: .*x\.npy.*mode='overwrite'"):
+        ingest(DataFiles(x, y), at(tmp_path), chunk_rows=10)
+    done = ingest(DataFiles(x, y), at(tmp_path), chunk_rows=10, mode="overwrite")
+    np.testing.assert_array_equal(done.store.read("features"), np.load(x))
 
 
 @pytest.mark.parametrize("changed", ["x.npy", "y.npy"])
