@@ -72,7 +72,7 @@ def replace(files: Files, key: str, data: bytes, seen: Version | None) -> bool:
     if isinstance(files, LocalFiles):
         return _replace_file(files, key, data, seen)
     check_writable(files)
-    if not isinstance(files, RemoteFiles) or files.protocol == "memory":
+    if files.protocol == "memory":
         with _in_memory:
             return _replace_if_equal(files, key, data, seen)
     if _put(files, key, data, seen):

@@ -20,12 +20,21 @@ from sadih_dask.files.filesystem import (
     status,
 )
 from sadih_dask.ingest.inputs import BESIDE, DataFiles
-from sadih_dask.ingest.provenance import NOTHING, Provenance, Sighting, in_words, look, look_at_none
+from sadih_dask.ingest.provenance import (
+    NOTHING,
+    Provenance,
+    Sighting,
+    in_words,
+    look,
+    look_at_none,
+    provenance_of,
+)
 from sadih_dask.sources import open_features
 from sadih_dask.sources.contract import reading
+from sadih_dask.stores import FeatureStore, commit
 from sadih_dask.stores.features import KIND, SCHEMA
-from sadih_dask.stores.root import Commit
-from sadih_dask.stores.segment import find_existing
+from sadih_dask.stores.reader import Snapshot
+from sadih_dask.stores.root import Root
 
 
 def pass_over_young(files: DataFiles, min_age: float) -> tuple[DataFiles | None, tuple[str, ...]]:
@@ -133,8 +142,11 @@ class Changes:
         """Raise ConflictError if the store is no longer made of these files; name them."""
         if self.altered or self.n_gone:
             raise ConflictError(
-                f"{self.url} is not made of the files as they are now: {self.in_words()}. Put "
-                "them back, or ingest all files anew with mode='overwrite'"
+                f"{self.url} is not made of the files as they are now: {self.in_words()}",
+                remedy=Remedy(
+                    "Put them back, or ingest all files anew with {}",
+                    Argument("mode", "overwrite"),
+                ),
             )
 
 
@@ -149,23 +161,24 @@ def compare(
 
     Files that were written less than `min_age` seconds ago are passed over.
     """
-    place = connect(url, storage_options)
-    found = existing(place)
+    place = connect(url, storage_options, follow_links=False)
+    root = existing(place)
+    store = FeatureStore(Snapshot(place, root)) if root is not None and root.segments else None
     try:
         settled, too_young = pass_over_young(files, min_age)
     except NoFilesError:
-        if found is None or not found.complete:
+        if store is None:
             raise
         settled, too_young = None, ()  # all were taken away after their ingestion
-    record = None if found is None else Provenance.from_properties(found.properties, place.url)
-    seen = look_at_none(files) if settled is None else look(settled, record)
-    known = record if found is not None and found.complete and record is not None else NOTHING
+    known = NOTHING if store is None else provenance_of(store) or NOTHING
+    seen = look_at_none(files) if settled is None else look(settled, known)
+    begun = () if root is None else root.pending
     changed, new, unchanged = _sorted_out(known, seen)
-    gone = known.gone([*seen.features, *(look(files, record).features if too_young else ())])
+    gone = known.gone([*seen.features, *(look(files, known).features if too_young else ())])
     n_rows, n_bytes = (0, 0) if settled is None else expected(settled, new)
     return Changes(
         url=place.url,
-        store="absent" if found is None else "finished" if found.complete else "begun",
+        store="finished" if store is not None else "begun" if begun else "absent",
         files=settled,
         new=new,
         unchanged=unchanged,
@@ -173,23 +186,23 @@ def compare(
         gone=tuple(mark.place for mark in gone if mark.place),
         n_gone=len(gone),
         beside=tuple(mark.place for mark in known.changed_beside(seen.beside)),
-        options=known is not NOTHING and _reads_otherwise(files, known, seen, found),
+        options=known is not NOTHING and _reads_otherwise(files, known, seen, store),
         too_young=too_young,
-        goes_on=record is not None and record.is_of(seen),
+        goes_on=any(entry.key.startswith(seen.key) for entry in begun),
         n_new_rows=n_rows,
         n_new_bytes=n_bytes,
         fingerprint=seen.fingerprint,
     )
 
 
-def existing(place: Files) -> Commit | None:
+def existing(place: Files) -> Root | None:
     """Return the store that is there; ConflictError if the place belongs to something else."""
     if isinstance(place, LocalFiles) and place.root.is_file():
         raise ConflictError(
             f"{place.url} is a file, not a store. Sources come first, the store is named last"
         )
     with reaching(place.url):
-        return find_existing(place, Commit(KIND, "", {}, 0, {}), SCHEMA)
+        return commit.existing(place, KIND, SCHEMA)
 
 
 def _sorted_out(known: Provenance, seen: Sighting) -> tuple[tuple[str, ...], ...]:
@@ -201,11 +214,11 @@ def _sorted_out(known: Provenance, seen: Sighting) -> tuple[tuple[str, ...], ...
 
 
 def _reads_otherwise(
-    files: DataFiles, known: Provenance, seen: Sighting, found: Commit | None
+    files: DataFiles, known: Provenance, seen: Sighting, store: FeatureStore | None
 ) -> bool:
     if known.options != seen.options:
         return True
-    names = [] if found is None else found.properties.get("class_names", [])
+    names = [] if store is None else list(store.class_names)
     return files.class_names is not None and list(files.class_names)[: len(names)] != names
 
 

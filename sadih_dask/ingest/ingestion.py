@@ -1,93 +1,51 @@
-"""Whether the disk can take what is about to be written.
+"""Files into a store: which rows are new, writing them block by block, one commit.
 
-The driver: what is there already, what is to be written, and writing it block by block.
-
-Further rows for a finished store, in one commit; files that it has already are passed over.
+Creating a store and adding to one are the same work; what differs is which files are read, and
+whose classes, types and chunks hold. Blocks that are written stay: the same call after a kill
+goes on where it stopped, and never with files that have changed since.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from dask.utils import format_bytes
 
-from sadih_dask.errors import ConflictError, InputError, LabelError
+from sadih_dask.errors import Argument, ConflictError, InputError, LabelError, Remedy
 from sadih_dask.files.filesystem import Files, LocalFiles, connect
 from sadih_dask.ingest.changes import existing
 from sadih_dask.ingest.inputs import BESIDE, DataFiles, Inputs, open_inputs, parts_of
-from sadih_dask.ingest.provenance import NOTHING, PROPERTY, Provenance, Sighting, in_words, look
+from sadih_dask.ingest.provenance import (
+    NOTHING,
+    Provenance,
+    Sighting,
+    in_words,
+    look,
+    provenance_of,
+)
 from sadih_dask.ingest.selection import Feed, Selection, select, stored_dtype
-from sadih_dask.stores.columns import declared, fitting
+from sadih_dask.sources.contract import Block
+from sadih_dask.stores.columns import fitting
 from sadih_dask.stores.features import FeatureStore, FeatureWriter
-from sadih_dask.stores.manifest import receipts
-from sadih_dask.stores.root import Commit
-from sadih_dask.stores.segment import pour
-from sadih_dask.stores.settle import settle
-
-_SMALL_FILES = 1 << 20
-"""Metadata and manifests."""
-
-
-def row_bytes(inputs: Inputs, dtype: str, label_dtype: str, id_dtype: str | None) -> int:
-    """Return the stored bytes of one row of all arrays."""
-    size = inputs.features.width * np.dtype(dtype).itemsize
-    if (labels := inputs.labels) is not None:
-        size += len(labels.class_names) if labels.multi_label else np.dtype(label_dtype).itemsize
-    if id_dtype is not None:
-        _, stored, row_shape = declared(id_dtype)
-        size += np.dtype(stored).itemsize * math.prod(row_shape)
-    if inputs.thumbnails is not None:
-        size += inputs.thumbnails.width
-    return size
-
-
-def check_space(place: Files, n_bytes: int, compression: str | None, replaced: bool) -> None:
-    """Refuse rows that a local disk has no room for; what is going to be replaced counts as room.
-
-    Nobody knows beforehand how far rows compress, so nothing is refused with zstd.
-    """
-    if not isinstance(place, LocalFiles) or compression == "zstd":
-        return
-    needed = n_bytes + _SMALL_FILES
-    free = shutil.disk_usage(_nearest_folder(place.root)).free
-    if replaced:
-        free += _bytes_below(place.root)
-    if needed > free:
-        raise InputError(
-            f"{place.url}: the rows need {needed} bytes ({format_bytes(needed)}), but its disk has "
-            f"{free} free ({format_bytes(free)}). Make room, choose another disk, or try "
-            "compression='zstd'"
-        )
-
-
-def _nearest_folder(path: Path) -> Path:
-    while not path.is_dir() and path != path.parent:
-        path = path.parent
-    return path
-
-
-def _bytes_below(folder: Path) -> int:
-    total = 0
-    for entry in os.scandir(folder) if folder.is_dir() else ():
-        if entry.is_dir(follow_symlinks=False):
-            total += _bytes_below(Path(entry.path))
-        else:
-            total += entry.stat(follow_symlinks=False).st_size
-    return total
-
+from sadih_dask.stores.root import short_hash
 
 Mode = Literal["create", "append", "overwrite"]
 Progress = Callable[[int, int], None]
 """Called with the rows that are written and all rows that are to be written."""
 LABEL_DTYPE = "int32"
+WRITERS = 4
+"""Blocks that are written at the same time, beside the one that is read."""
+ANEW = Argument("mode", "overwrite")
+_SMALL_FILES = 1 << 20
+"""Metadata and manifests."""
 _ID_STEP = 8
 _ID_BLOCK = 65_536
 
@@ -101,7 +59,7 @@ class Ingested:
     n_dropped      rows without a label that were left out
     n_files        feature files that were named
     n_passed_over  of them, files whose rows the store had already
-    n_resumed      of the kept rows, those that an append had written before it was interrupted
+    n_resumed      of the kept rows, those that the same call had written before it was interrupted
     """
 
     store: FeatureStore
@@ -114,13 +72,14 @@ class Ingested:
 
 
 @dataclass(frozen=True)
-class _Form:
-    """How rows are to be stored; None leaves the choice to the data and the defaults."""
+class _Work:
+    """Rows that are to be written: from which files, which of them, in what type."""
 
-    dtype: str | None
-    chunk_rows: int | None
-    compression: str | None
-    storage_options: Mapping[str, Any] | None
+    inputs: Inputs
+    selection: Selection
+    dtype: str
+    n_files: int
+    n_passed_over: int = 0
 
 
 def ingest(
@@ -142,29 +101,48 @@ def ingest(
     """
     if mode not in ("create", "append", "overwrite"):
         raise InputError(f"mode must be 'create', 'append' or 'overwrite', got {mode!r}")
-    place = connect(url, storage_options)
-    found = existing(place)
-    files = files.expanded()
-    if mode == "append" and found is not None and found.complete:
+    place = connect(url, storage_options, follow_links=False)
+    root = existing(place)
+    store = None
+    if root is not None and root.segments:
         store = FeatureStore.open(url, storage_options=storage_options)
-        fixed = {"dtype": dtype, "chunk_rows": chunk_rows, "compression": compression}
-        added = append_files(store, place, files, fixed, progress)
-        counts = (added.n_new, store.n_rows - added.n_new, added.n_dropped)
-        return Ingested(store, *counts, added.n_files, added.n_passed_over, added.n_resumed)
-    form = _Form(dtype, chunk_rows, compression, storage_options)
-    return _create(place, found, files, form, mode, progress)
-
-
-def _create(
-    place: Files,
-    found: Commit | None,
-    files: DataFiles,
-    form: _Form,
-    mode: Mode,
-    progress: Progress | None,
-) -> Ingested:
-    known = None if found is None else Provenance.from_properties(found.properties, place.url)
+    files = files.expanded()
+    known = NOTHING if store is None else provenance_of(store) or NOTHING
     seen = look(files, known)
+    form = {"dtype": dtype, "chunk_rows": chunk_rows, "compression": compression}
+    if store is not None and mode == "append":
+        _check_fixed(store, form)
+        _check_unchanged(store, known, seen, files)
+        new = [not known.has(mark) for mark in seen.features]
+        if not any(new):
+            return Ingested(store, 0, store.n_rows, 0, len(new), len(new))
+        work = _of_new_files(store, files, new)
+        added = Provenance.of(seen, work.inputs, work.dtype, files)
+        added = replace(added, marks=tuple(compress(added.marks, new)))
+        check_space(place, work.selection.n_rows * store.row_bytes, store.compression)
+        writer = _extending(store, work, added, seen)
+    else:
+        work = _of_all_files(files, dtype)
+        record = Provenance.of(seen, work.inputs, work.dtype, files)
+        if store is not None and mode == "create":
+            return _found(store, known, record, work)
+        writer = _allocated(place, work, form, record, seen, mode, storage_options)
+        n_bytes = work.selection.n_rows * writer.row_bytes
+        check_space(place, n_bytes, compression, writer)
+    n_resumed = _pour(writer, Feed(work.inputs, work.selection, work.dtype), progress)
+    if look(files, known) != seen:
+        writer.abandon()
+        raise ConflictError(
+            f"{place.url}: a source file was changed while it was being read, so nothing was "
+            "committed. Repeat the call when nobody writes to it any more"
+        )
+    after = writer.finalise()
+    n_new = writer.n_rows - n_resumed
+    counts = (n_new, after.n_rows - n_new, work.selection.n_dropped)
+    return Ingested(after, *counts, work.n_files, work.n_passed_over, n_resumed)
+
+
+def _of_all_files(files: DataFiles, dtype: str | None) -> _Work:
     inputs = open_inputs(files, files.known_classes)
     selection = select(inputs, files.unlabelled, hold_out=files.hold_out)
     if not selection.n_rows:
@@ -173,51 +151,90 @@ def _create(
             f"{files.hold_out and files.hold_out.note()!r}. Hold out a larger fraction, or give "
             "more rows"
         )
-    dtype = stored_dtype(inputs.features, form.dtype)
-    record = Provenance.of(seen, inputs, dtype, files)
-    n_files = len(record.marks)
-    if found is not None and mode != "overwrite":
-        if found.complete and _fingerprint(found) == record.fingerprint:
-            store = FeatureStore.open(place.url, storage_options=form.storage_options)
-            settle(store)
-            return Ingested(store, 0, store.n_rows, selection.n_dropped, n_files)
-        _refuse_other(place, found, record)
-    plan = _plan(inputs, selection, form, dtype, record)
-    done = _rows_done(place, found, record)
-    n_bytes = (selection.n_rows - done) * row_bytes(inputs, dtype, LABEL_DTYPE, plan["id_dtype"])
-    check_space(place, n_bytes, form.compression, replaced=mode == "overwrite" and not done)
-    with FeatureStore.allocate(place.url, **plan, overwrite=mode == "overwrite") as writer:
-        n_kept = _pour(writer, Feed(inputs, selection, dtype), progress)
-        if look(files, known) != seen:
-            raise ConflictError(
-                f"{place.url}: a source file was changed while it was being read, so nothing was "
-                "committed. When nobody writes to it any more, begin anew with mode='overwrite'"
-            )
-        store = writer.finalise()
-    return Ingested(store, store.n_rows - n_kept, n_kept, selection.n_dropped, n_files)
+    n_files = len(files.names("features"))
+    return _Work(inputs, selection, stored_dtype(inputs.features, dtype), n_files)
 
 
-def _plan(
-    inputs: Inputs, selection: Selection, form: _Form, dtype: str, record: Provenance
-) -> dict[str, Any]:
-    """Return the arguments of `FeatureStore.allocate`."""
-    labels, thumbnails = inputs.labels, inputs.thumbnails
+def _of_new_files(store: FeatureStore, files: DataFiles, new: Sequence[bool]) -> _Work:
+    inputs, ranges = _open_new(store, files, new)
+    _check_form(store, inputs)
+    selection = select(inputs, files.unlabelled, ranges, files.hold_out)
+    dtype = store.dtype("features").name
+    return _Work(inputs, selection, dtype, len(new), list(new).count(False))
+
+
+def _found(store: FeatureStore, known: Provenance, record: Provenance, work: _Work) -> Ingested:
+    """The store that is there, if it is the result of just this call."""
+    if known.fingerprint == record.fingerprint:
+        return Ingested(store, 0, store.n_rows, work.selection.n_dropped, work.n_files)
+    raise ConflictError(
+        f"{store.url} already holds a finished store of {store.n_rows} rows",
+        remedy=Remedy(
+            "Add the rows to it with {}, or replace it with {}", Argument("mode", "append"), ANEW
+        ),
+    )
+
+
+def _allocated(
+    place: Files,
+    work: _Work,
+    form: Mapping[str, Any],
+    record: Provenance,
+    seen: Sighting,
+    mode: Mode,
+    storage_options: Mapping[str, Any] | None,
+) -> FeatureWriter:
+    """Begin a new store, or go on with the same ingestion."""
+    labels, thumbnails = work.inputs.labels, work.inputs.thumbnails
     multi_label = labels is not None and labels.multi_label
-    return {
-        "n_rows": selection.n_rows,
-        "n_features": inputs.features.width,
-        "dtype": dtype,
-        "label_dtype": None if labels is None else LABEL_DTYPE,
-        "n_labels": len(labels.class_names) if labels is not None and multi_label else None,
-        "id_dtype": None if inputs.ids is None else _id_dtype(inputs.ids),
-        "thumbnail_shape": None if thumbnails is None else thumbnails.row_shape,
-        "class_names": () if labels is None else labels.class_names,
-        "source": inputs.describe(),
-        "chunk_rows": form.chunk_rows,
-        "compression": form.compression,
-        "properties": {PROPERTY: record.to_property()},
-        "storage_options": form.storage_options,
-    }
+    try:
+        return FeatureStore.allocate(
+            place.url,
+            work.selection.n_rows,
+            work.inputs.features.width,
+            dtype=work.dtype,
+            label_dtype=None if labels is None else LABEL_DTYPE,
+            n_labels=len(labels.class_names) if labels is not None and multi_label else None,
+            id_dtype=None if work.inputs.ids is None else _id_dtype(work.inputs.ids),
+            thumbnail_shape=None if thumbnails is None else thumbnails.row_shape,
+            class_names=() if labels is None else labels.class_names,
+            source=work.inputs.describe(),
+            chunk_rows=form["chunk_rows"],
+            compression=form["compression"],
+            sources=record.to_bytes(),
+            key=f"{seen.key}-{short_hash([record.fingerprint, form])}",
+            overwrite=mode == "overwrite",
+            storage_options=storage_options,
+        )
+    except ConflictError as error:
+        raise ConflictError(
+            f"{place.url} holds an unfinished ingestion of other files, of files that have changed "
+            "since, or with other options",
+            remedy=Remedy("Repeat the call that began it, or begin anew with {}", ANEW),
+        ) from error
+
+
+def _extending(
+    store: FeatureStore, work: _Work, added: Provenance, seen: Sighting
+) -> FeatureWriter:
+    """Begin to add to a store, or go on with the same addition."""
+
+    def record(there: bytes | None) -> bytes:
+        known = NOTHING if there is None else Provenance.from_bytes(there, store.url)
+        if twice := [mark.place for mark in added.marks if known.has(mark)]:
+            raise ConflictError(
+                f"{store.url}: somebody else has added {in_words(twice)} in the meantime; nothing "
+                "was added twice. Repeat the call for what is left"
+            )
+        return known.followed_by(added).to_bytes()
+
+    labels = work.inputs.labels
+    return store.extend(
+        work.selection.n_rows,
+        class_names=None if labels is None else labels.class_names,
+        sources=record,
+        key=f"{seen.key}-{short_hash([added.fingerprint, store.uid])}",
+    )
 
 
 def _id_dtype(ids: Any) -> str:
@@ -235,109 +252,74 @@ def _pour(writer: FeatureWriter, feed: Feed, progress: Progress | None) -> int:
     """Write the missing blocks; return the rows that were there."""
     spans = [writer.rows_of(block) for block in writer.missing()]
     n_kept = done = writer.n_rows - sum(last - first for first, last in spans)
-
-    def written(n_rows: int) -> None:
-        nonlocal done
+    if progress is not None:
+        progress(done, writer.n_rows)
+    for n_rows in _read_and_written(spans, feed, writer):
         done += n_rows
         if progress is not None:
             progress(done, writer.n_rows)
-
-    written(0)
-    pour(spans, feed.rows, lambda first, _, rows: writer.write(first, **rows), written)
     return n_kept
 
 
-def _fingerprint(found: Commit) -> str | None:
-    known = Provenance.from_properties(found.properties, "the store")
-    return None if known is None else known.fingerprint
+def _read_and_written(
+    spans: Iterable[tuple[int, int]], feed: Feed, writer: FeatureWriter
+) -> Iterable[int]:
+    """Read spans of rows one after the other, here, and write them in threads; yield their rows.
 
-
-def _rows_done(place: Files, found: Commit | None, record: Provenance) -> int:
-    if found is None or found.complete or _fingerprint(found) != record.fingerprint:
-        return 0
-    return min(found.planned_rows, len(receipts(place)) * found.layout.block_rows)
-
-
-def _refuse_other(place: Files, found: Commit, record: Provenance) -> None:
-    """Raise unless what is there is an unfinished ingestion of just these sources."""
-    if found.complete:
-        raise ConflictError(
-            f"{place.url} already holds a finished store of {found.n_rows} rows. Add the rows to "
-            "it with mode='append', or replace it with mode='overwrite'"
-        )
-    known = Provenance.from_properties(found.properties, place.url)
-    if known is None or known.resume_key == record.resume_key:
-        return  # another plan than this one is refused by `allocate`
-    if changed := known.written_since((*record.marks, *record.beside)):
-        raise ConflictError(
-            f"{place.url} holds an unfinished ingestion of files that have changed since: "
-            f"{in_words(changed)}. Begin anew with mode='overwrite'"
-        )
-    raise ConflictError(
-        f"{place.url} holds an unfinished ingestion of other files or with other options. Repeat "
-        "the call that began it, or begin anew with mode='overwrite'"
-    )
-
-
-@dataclass(frozen=True)
-class Appended:
-    """What was written now, and what was there: files in the store, rows of an interrupted call."""
-
-    n_new: int
-    n_dropped: int
-    n_files: int
-    n_passed_over: int
-    n_resumed: int = 0
-
-
-def append_files(
-    store: FeatureStore,
-    place: Files,
-    files: DataFiles,
-    fixed: Mapping[str, str | int | None],
-    progress: Progress | None,
-) -> Appended:
-    """Add the rows of files that the store does not have, all or none; `store` looks at them then.
-
-    `fixed` is what the caller wants of things that cannot change any more: it is only compared.
+    A writer waits for the disk or the network after every block; the reader need not.
     """
-    known = Provenance.from_properties(store.properties, store.url) or NOTHING
-    _check_fixed(store, fixed)
-    seen = look(files, known)
-    _check_unchanged(store, known, seen, files)
-    new = [not known.has(mark) for mark in seen.features]
-    if not any(new):
-        settle(store)
-        return Appended(0, 0, len(new), len(new))
-    inputs, ranges = _open_new(store, files, new)
-    _check_form(store, inputs)
-    selection = select(inputs, files.unlabelled, ranges, files.hold_out)
-    dtype = store.dtype("features").name
-    added = Provenance.of(seen, inputs, dtype, files)
-    record = known.followed_by(replace(added, marks=tuple(compress(added.marks, new))))
-    # Blocks that an interrupted append has left are kept, or written over.
-    n_left = max(0, selection.n_rows - len(receipts(place)) * store.block_rows)
-    check_space(place, n_left * _row_bytes(store), store.compression, replaced=False)
-    arrays = Feed(inputs, selection, dtype).arrays()
+    under_way: deque[tuple[int, Future[Any]]] = deque()
 
-    def check_sources() -> None:
-        if look(files, known) != seen:
-            raise ConflictError(
-                f"{store.url}: a source file was changed while it was being read, so nothing was "
-                "added. Repeat the call when nobody writes to it any more"
-            )
+    def write(first: int, rows: dict[str, Block]) -> None:
+        writer.write(first, **rows)
 
-    n_resumed = store.append(
-        **arrays,
-        at=store.n_rows,
-        class_names=None if inputs.labels is None else inputs.labels.class_names,
-        properties={PROPERTY: record.to_property()},
-        resume_key=record.resume_key,
-        before_commit=check_sources,
-        progress=progress,
-    )
-    counts = (selection.n_rows - n_resumed, selection.n_dropped, len(new), new.count(False))
-    return Appended(*counts, n_resumed)
+    pool = ThreadPoolExecutor(WRITERS)
+    try:
+        for first, last in spans:
+            rows = feed.rows(first, last)
+            if len(under_way) == WRITERS:
+                n_rows, future = under_way.popleft()
+                future.result()
+                yield n_rows
+            under_way.append((last - first, pool.submit(write, first, rows)))
+        for n_rows, future in under_way:
+            future.result()
+            yield n_rows
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def check_space(
+    place: Files, n_bytes: int, compression: str | None, writer: FeatureWriter | None = None
+) -> None:
+    """Refuse rows that a local disk has no room for; those that are written need none.
+
+    Nobody knows beforehand how far rows compress, so nothing is refused with zstd. What is going to
+    be replaced stays until the commit, so it is no room.
+    """
+    if not isinstance(place, LocalFiles) or compression == "zstd":
+        return
+    if writer is not None:
+        left = sum(last - first for first, last in map(writer.rows_of, writer.missing()))
+        n_bytes = n_bytes * left // max(1, writer.n_rows)
+    needed = n_bytes + _SMALL_FILES
+    free = shutil.disk_usage(_nearest_folder(place.root)).free
+    if needed > free:
+        if writer is not None:
+            writer.abandon()
+        raise InputError(
+            f"{place.url}: the rows need {needed} bytes ({format_bytes(needed)}), but its disk has "
+            f"{free} free ({format_bytes(free)})",
+            remedy=Remedy(
+                "Make room, choose another disk, or try {}", Argument("compression", "zstd")
+            ),
+        )
+
+
+def _nearest_folder(path: Path) -> Path:
+    while not path.is_dir() and path != path.parent:
+        path = path.parent
+    return path
 
 
 def _open_new(
@@ -375,42 +357,36 @@ def _known_classes(store: FeatureStore, files: DataFiles) -> Sequence[str] | Non
     return own if len(own) > len(other) else other
 
 
-def _row_bytes(store: FeatureStore) -> int:
-    return sum(
-        store.dtype(name).itemsize * int(np.prod(store.shape(name)[1:])) for name in store.arrays
-    )
-
-
 def _check_unchanged(
     store: FeatureStore, known: Provenance, seen: Sighting, files: DataFiles
 ) -> None:
     """Refuse files that the store was made of and that are no longer the same."""
+    anew = "or ingest all files anew with {}"
     if changed := [mark.place for mark in seen.features if known.has_changed(mark)]:
         raise ConflictError(
-            f"{in_words(changed)} was ingested before and has changed since. If it holds new "
-            "rows only, give it another name; if its rows have changed, ingest all files anew "
-            "with mode='overwrite'"
+            f"{in_words(changed)} was ingested before and has changed since",
+            remedy=Remedy(f"If it holds new rows only, give it another name, {anew}", ANEW),
         )
     covers_rows_of_the_store = any(map(known.has, seen.features))
     if covers_rows_of_the_store and (beside := known.changed_beside(seen.beside)):
         raise ConflictError(
             f"{in_words([mark.place for mark in beside])}: was ingested before and has changed "
-            "since, also for rows that are in the store. Give the labels or ids of new rows in "
-            "files of their own, or ingest all files anew with mode='overwrite'"
+            "since, also for rows that are in the store",
+            remedy=Remedy(f"Give labels or ids of new rows in files of their own, {anew}", ANEW),
         )
     part = "" if files.hold_out is None else files.hold_out.note()
     if known is not NOTHING and known.hold_out != part:
         raise ConflictError(
             f"{store.url} has {known.hold_out or 'all rows of its files'!r}, and rows of "
-            f"{part or 'all'!r} cannot be added to it: rows would be in both parts, or in none. "
-            "Repeat the fraction, seed and part, or ingest all files anew with mode='overwrite'"
+            f"{part or 'all'!r} cannot be added to it: rows would be in both parts, or in none",
+            remedy=Remedy(f"Repeat the fraction, seed and part, {anew}", ANEW),
         )
 
 
 def _check_fixed(store: FeatureStore, fixed: Mapping[str, str | int | None]) -> None:
     found = {
         "dtype": store.dtype("features").name,
-        "chunk_rows": store.chunk_rows,
+        "chunk_rows": store.new_chunk_rows,
         "compression": store.compression,
     }
     for name, wanted in fixed.items():

@@ -5,12 +5,12 @@ answers three questions without keeping the files: is this file in the store alr
 lies now; is this a file that was ingested and has changed since; and which of the files are no
 longer there.
 
-What a file holds decides: two files are the same if name, role and *all bytes* are, and a file that
-was written again with the bytes it had has not changed. So that a thousand known files are not
-read again every time, a file at the path of a known one, with its size, times of change and inode
-number, is taken to hold what that one held; any other file is read through, and only then known.
-Behind a URL the entity tag stands for the bytes. A Zarr folder is known by its metadata documents
-and their times, since its chunks are too many to look at.
+What a file holds decides: two files are the same if name, role and *all bytes* are, and a file
+that was written again with the bytes it had has not changed. So that a thousand known files are
+not read again every time, a file at the path of a known one, with its size, times of change and
+inode number, is taken to hold what that one held; any other file is read through, and only then
+known. Behind a URL the entity tag stands for the bytes. A Zarr folder is known by its metadata
+documents and their times, since its chunks are too many to look at.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate, takewhile
 from pathlib import Path
-from typing import Any
 
 from sadih_dask.errors import FormatError, InputError
 from sadih_dask.files.checksum import crc32c, trailer
@@ -39,6 +38,8 @@ from sadih_dask.ingest.inputs import BESIDE, DataFiles, Inputs
 from sadih_dask.sources.contract import reading
 from sadih_dask.sources.features import expand
 from sadih_dask.sources.zarr_arrays import MARKERS
+from sadih_dask.stores.features import FeatureStore
+from sadih_dask.stores.root import load_json
 
 _DIGITS = {"path": 12, "stamp": 8, "content": 16}
 _PIECE = 2**22
@@ -135,6 +136,16 @@ class Sighting:
         contents = [[mark.content for mark in marks] for marks in (self.features, self.beside)]
         return hashlib.sha256(json.dumps([contents, self.options]).encode()).hexdigest()
 
+    @property
+    def key(self) -> str:
+        """Return a hash for rows that were written and not committed.
+
+        Unlike the fingerprint it changes when a file is written to, even if the bytes are the same
+        again in the end: rows may have been read in between.
+        """
+        marks = _joined((*self.features, *self.beside))
+        return hashlib.sha256(f"{self.fingerprint} {marks}".encode()).hexdigest()[:32]
+
 
 def look_at_none(files: DataFiles) -> Sighting:
     """Return what is seen where none of the files is there yet."""
@@ -157,7 +168,6 @@ def look(files: DataFiles, known: Provenance | None = None) -> Sighting:
     )
 
 
-PROPERTY = "ingested"
 MAX_FILES = 250_000
 MAX_NAMES = 2 << 20
 """Characters of file names that a store keeps; files beyond them are counted, not named."""
@@ -201,26 +211,6 @@ class Provenance:
         marks = (*self.marks, *other.marks)
         return Provenance(chained, marks, beside, other.options, other.hold_out)
 
-    def is_of(self, seen: Sighting) -> bool:
-        """Say whether this is the record of just these files, not written to since."""
-        mine = (self.marks, self.beside, self.options)
-        return mine == (seen.features, seen.beside, seen.options)
-
-    @property
-    def resume_key(self) -> str:
-        """Return a hash for rows that were written and not committed.
-
-        Unlike the fingerprint it changes when a file is written to, even if the bytes are the same
-        again in the end: rows may have been read in between.
-        """
-        marks = _joined((*self.marks, *self.beside))
-        return hashlib.sha256(f"{self.fingerprint} {marks}".encode()).hexdigest()
-
-    def written_since(self, marks: Iterable[FileMark]) -> tuple[str, ...]:
-        """Return the places of files that were written to after they were marked here."""
-        before = {mark.path: mark for mark in (*self.marks, *self.beside)}
-        return tuple(mark.place for mark in marks if before.get(mark.path, mark) != mark)
-
     def has(self, mark: FileMark) -> bool:
         """Say whether the rows of this file are in the store."""
         return mark.content in self._features
@@ -254,15 +244,15 @@ class Provenance:
     def _paths(self) -> frozenset[str]:
         return frozenset(mark.path for mark in self.marks)
 
-    def to_property(self) -> dict[str, Any]:
-        """Return what goes into the attributes of the store."""
+    def to_bytes(self) -> bytes:
+        """Return the record as a store keeps it."""
         if len(self.marks) > MAX_FILES:
             raise InputError(
                 f"{len(self.marks)} source files; a store remembers {MAX_FILES} at most. Join "
                 "them into fewer files"
             )
         folder, names = _named([mark.place for mark in self.marks])
-        return {
+        record = {
             "fingerprint": self.fingerprint,
             "options": self.options,
             "hold_out": self.hold_out,
@@ -271,18 +261,17 @@ class Provenance:
             "names": names,
             "beside": _joined(self.beside),
         }
+        return json.dumps(record).encode()
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, Any], url: str) -> Provenance | None:
-        """Return the record of a store, or None if it was not made by ingestion."""
-        found = properties.get(PROPERTY)
-        if found is None:
-            return None
+    def from_bytes(cls, data: bytes, url: str) -> Provenance:
+        """Return the record that `to_bytes` wrote."""
+        found = load_json(data, f"{url}: record of source files")
         texts = ("fingerprint", "files", "folder", "beside", "options", "hold_out")
-        fields = {key: found.get(key, "") for key in texts} if isinstance(found, dict) else {}
-        names = found.get("names", []) if fields else None
+        fields: dict[str, Any] = {key: found.get(key) for key in texts}
+        names = found.get("names")
         if not all(isinstance(field, str) for field in fields.values()) or not _are_texts(names):
-            raise FormatError(f"{url}: attribute {PROPERTY!r} is not a record of source files")
+            raise FormatError(f"{url}: its record of source files is not one")
         return cls(
             fields["fingerprint"],
             _split(fields["files"], [name and fields["folder"] + name for name in names or ()]),
@@ -290,6 +279,12 @@ class Provenance:
             fields["options"],
             fields["hold_out"],
         )
+
+
+def provenance_of(store: FeatureStore) -> Provenance | None:
+    """Return what a store remembers of its sources, or None if it was not made by ingestion."""
+    data = store.sources_record()
+    return None if data is None else Provenance.from_bytes(data, store.url)
 
 
 NOTHING = Provenance("")

@@ -1,9 +1,10 @@
 """Synthetic labelled features of any size: Gaussian clouds about one centre for every class.
 
-Rows are made in blocks of fixed length, each from random numbers of its own, seeded by the seed of
-the whole and the number of the block. So a store has the same rows whatever its chunks are, however
-many workers wrote it, and whether or not it was interrupted; and a longer store begins with the
-rows of a shorter one. Queries have the centres of the database and random numbers of their own.
+Rows are made in blocks of fixed length, each from random numbers of its own, seeded by the seed
+of the whole and the number of the block. So a store has the same rows whatever its chunks are,
+however many workers wrote it, and whether or not it was interrupted; and a longer store begins
+with the rows of a shorter one. Queries have the centres of the database and random numbers of
+their own.
 
 Normal numbers are looked up in a table of 65,536 quantiles, which is several times faster than to
 compute them: then the disk is what takes the time. The largest is 4.3.

@@ -277,7 +277,7 @@ class SourceFiles:
         store = FeatureStore.open(changes.url)
         found = {
             "dtype": store.dtype("features").name,
-            "chunk_rows": store.chunk_rows,
+            "chunk_rows": store.new_chunk_rows,
             "compression": store.compression,
         }
         wanted = self.form.items()

@@ -148,6 +148,7 @@ class FeatureStore(Store):
         compression: str | None = None,
         properties: Mapping[str, Any] | None = None,
         sources: bytes | None = None,
+        key: str | None = None,
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> FeatureWriter:
@@ -157,6 +158,7 @@ class FeatureStore(Store):
         `id_dtype` is "int64", or "S" or "U" with a length in bytes. Send the writer to workers,
         let them `write` the blocks that are `missing`, then `finalise` here. `properties` are
         further attributes, which JSON can hold. `sources` is a record of where the rows come from.
+        `key` stands for these very rows: only a call with the same one goes on with what is there.
         """
         arrays: Columns = {"features": (dtype, (n_features,))}
         properties = {**(properties or {}), **_properties(class_names, source)}
@@ -171,12 +173,10 @@ class FeatureStore(Store):
             arrays["thumbnails"] = ("uint8", tuple(thumbnail_shape))
         files = connect(url, storage_options, follow_links=False)
         root = planned(KIND, SCHEMA, files, arrays, properties, chunk_rows, compression)
-        key = short_hash([arrays, n_rows, root.chunk_rows, root.compression, properties])
-        if sources is not None:
-            key = short_hash([key, sources.hex()])
+        form = [arrays, n_rows, root.chunk_rows, root.compression, properties]
         amend = None if sources is None else _with_sources(files, lambda _: sources)
         mode: commits.Mode = "overwrite" if overwrite else "create"
-        return FeatureWriter._begin(files, root, n_rows, mode, key, amend)
+        return FeatureWriter._begin(files, root, n_rows, mode, key or short_hash(form), amend)
 
     def extend(
         self,

@@ -177,6 +177,11 @@ class StoreWriter:
         """Return the rows of a block: first and one past the last."""
         return block * self.block_rows, min(self.n_rows, (block + 1) * self.block_rows)
 
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes of a row of all arrays, before compression."""
+        return self._plan.root.row_bytes
+
     def missing(self) -> list[int]:
         """Return the blocks that are not written yet."""
         return self._segment.missing()
