@@ -34,7 +34,7 @@ from sadih_dask.learning.statistics import canonical_blocks, check_finite, check
 from sadih_dask.retrieval.codes import n_bytes, pack
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.codes import CodeWriter
-from sadih_dask.stores.coverage import Coverage, Difference
+from sadih_dask.stores.coverage import Coverage
 from sadih_dask.stores.root import short_hash
 from sadih_dask.stores.segment import Digests
 from sadih_dask.types import Array, Bytes, Ints
@@ -138,9 +138,10 @@ def write_codes(
     """
     coverage = Coverage.of(store, (encoder.array,), redact(store.url))
     protocol = "learned" if encoder.array == "labels" else "encoded"
-    properties = {"protocol": protocol, "store": store.uid, "covers": coverage.to_json()}
+    properties = {"protocol": protocol, "covers": coverage.to_json()}
     found = None if overwrite else _codes_of(url, model, protocol)
-    change = None if found is None else covered_by(found, store)
+    seen = None if found is None else coverage_of(found)
+    change = None if seen is None else seen.difference(store)
     if found is not None and change is not None:
         if change.is_empty:
             return found, 0
@@ -151,7 +152,7 @@ def write_codes(
             change.n_new, model=model, properties=properties, drop=change.deleted, key=key
         )
     else:
-        if found is not None and found.properties.get("store") != store.uid:
+        if found is not None and (seen is None or seen.store != store.uid):
             raise ConflictError(
                 f"{found.url} holds codes of other rows than those of {store.url}",
                 remedy=Remedy("Choose another path, or replace them with {}", OVERWRITE),
@@ -187,13 +188,12 @@ def _codes_of(url: str | os.PathLike[str], model: str, protocol: str) -> CodeSto
     return found
 
 
-def covered_by(codes: CodeStore, store: FeatureStore) -> Difference | None:
-    """What has changed in a store since its codes were written; None if they are of other rows."""
+def coverage_of(codes: CodeStore) -> Coverage | None:
+    """The rows that codes were made of, or None if they do not say."""
     try:
-        coverage = Coverage.from_json(codes.properties["covers"])
+        return Coverage.from_json(codes.properties["covers"])
     except (KeyError, TypeError, ValueError):
         return None
-    return coverage.difference(store)
 
 
 def _encode_block(

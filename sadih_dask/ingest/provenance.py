@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate, takewhile
 from pathlib import Path
+from typing import Any
 
 from sadih_dask.errors import FormatError, InputError
 from sadih_dask.files.checksum import crc32c, trailer

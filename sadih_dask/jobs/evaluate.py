@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sadih_dask.compute.codes import DatabaseCodes, HashedRows, StoreCodes
-from sadih_dask.compute.encode import HashRows, covered_by
+from sadih_dask.compute.encode import HashRows, coverage_of
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
@@ -76,7 +76,8 @@ def _check_codes(codes: CodeStore, database: FeatureStore | None, model: SADIH) 
             f"{codes.url} holds codes of model {codes.model!r}, and this is model "
             f"{model.fingerprint_!r}; encode {database.url} with it first"
         )
-    change = covered_by(codes, database)
+    coverage = coverage_of(codes)
+    change = None if coverage is None else coverage.difference(database)
     kind = codes.properties.get("protocol")
     if kind != "encoded" or change is None or not change.is_empty:
         raise InputError(

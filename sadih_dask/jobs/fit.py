@@ -15,6 +15,7 @@ from sadih_dask.files.file import locate
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.model.parameters import DECIDED_BY_THE_SCAN
 from sadih_dask.stores import FeatureStore
+from sadih_dask.stores.coverage import Difference
 
 logger = logging.getLogger(__name__)
 
@@ -25,14 +26,16 @@ OVERWRITE = Remedy("Choose another path, or replace it with {}", Argument("overw
 class Fitted:
     """A model that covers all rows of a store, and what that has cost now.
 
-    n_rows_read    rows that were read
-    n_rows_loaded  rows that an interrupted call had read, and left in its checkpoint
+    n_rows_read     rows that were read
+    n_rows_loaded   rows that an interrupted call had read, and left in its checkpoint
+    n_rows_removed  rows that were deleted from the store, and taken out
     """
 
     model: SADIH
     n_rows: int
     n_rows_read: int
     n_rows_loaded: int = 0
+    n_rows_removed: int = 0
 
     @property
     def n_rows_known(self) -> int:
@@ -63,11 +66,11 @@ def fit(
     wanted, place = SADIH(**parameters), locate(target)
     kept = None if checkpoint is None else Checkpoint(checkpoint)
     if not overwrite and place.is_file():
-        model, n_known = _at_target(store, target, wanted)
+        model, change = _at_target(store, target, wanted)
     else:
-        model, n_known = reusable(store, wanted, candidates)
-    n_new, n_loaded = store.n_rows - n_known, 0
-    if n_new or overwrite or not place.is_file():
+        model, change = reusable(store, wanted, candidates)
+    n_new, n_loaded = store.n_rows if change is None else change.n_new, 0
+    if change is None or not change.is_empty or overwrite or not place.is_file():
         place.check()
         report = None if progress is None else progress(n_new)
         model.set_params(**wanted.get_params()).fit(store, progress=report, checkpoint=kept)
@@ -75,11 +78,14 @@ def fit(
         n_loaded = 0 if kept is None else kept.n_rows_loaded
     if kept is not None:
         kept.discard()
-    return Fitted(model, store.n_rows, n_new - n_loaded, n_loaded)
+    n_removed = 0 if change is None else len(change.deleted)
+    return Fitted(model, store.n_rows, n_new - n_loaded, n_loaded, n_removed)
 
 
-def reusable(store: FeatureStore, wanted: SADIH, candidates: Iterable[str]) -> tuple[SADIH, int]:
-    """Return the first model whose statistics are of use, and how many first rows they are of."""
+def reusable(
+    store: FeatureStore, wanted: SADIH, candidates: Iterable[str]
+) -> tuple[SADIH, Difference | None]:
+    """Return the first model whose statistics are of use, and what has changed since."""
     for path in candidates:
         try:
             model = SADIH.load(path)
@@ -87,34 +93,36 @@ def reusable(store: FeatureStore, wanted: SADIH, candidates: Iterable[str]) -> t
             logger.warning("%s; its rows are read again", error)
             continue
         same = all(getattr(model, n) == getattr(wanted, n) for n in DECIDED_BY_THE_SCAN)
-        if same and (n_known := _rows_known(model, store)):
-            return model, n_known
-    return wanted, 0
+        if same and (change := model.change_in(store)) is not None:
+            return model, change
+    return wanted, None
 
 
 def _at_target(
     store: FeatureStore, path: str | os.PathLike[str], wanted: SADIH
-) -> tuple[SADIH, int]:
-    """Return the model at `path` and the rows it knows; ConflictError if it is of no use here."""
+) -> tuple[SADIH, Difference | None]:
+    """Return the model at `path` and what it does not know; ConflictError if it is of other rows.
+
+    A model of this very store whose rows cannot be caught up with learns from all rows again.
+    """
     model = SADIH.load(path)
     found, asked = model.get_params(), wanted.get_params()
     if different := [name for name in asked if found[name] != asked[name]]:
         words = ", ".join(f"{name}={found[name]!r} (not {asked[name]!r})" for name in different)
         raise ConflictError(f"{path} holds a model with {words}", remedy=OVERWRITE)
-    if n_known := _rows_known(model, store):
-        return model, n_known
+    if (change := model.change_in(store)) is not None:
+        return model, change
     coverage = model.coverage_
+    if coverage is not None and coverage.store == store.uid and not len(coverage.forgotten):
+        logger.warning(
+            "%s was rewritten in a way that %s cannot follow; all rows are read again",
+            store.url,
+            path,
+        )
+        return wanted, None
     known = "other rows" if coverage is None else f"{coverage.n_rows} rows of {coverage.url}"
     raise ConflictError(
         f"{path} holds a model of {known}, which are not the first rows of {store.url} as it is "
         "now",
         remedy=OVERWRITE,
     )
-
-
-def _rows_known(model: SADIH, store: FeatureStore) -> int:
-    """How many first rows of a store a model can go on from."""
-    coverage = model.coverage_
-    if coverage is None or model.statistics_ is None or not coverage.is_prefix_of(store):
-        return 0
-    return coverage.n_rows

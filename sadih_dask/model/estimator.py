@@ -16,18 +16,20 @@ from sklearn.utils.validation import check_is_fitted
 
 from sadih_dask.compute.encode import HashRows, LookUpLabels, hash_lazily, write_codes
 from sadih_dask.compute.memory import MemoryPlan
-from sadih_dask.compute.rows import StoreRows, find_ids
+from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress, is_lazy
 from sadih_dask.errors import InputError
 from sadih_dask.learning.randomness import draw_seed
 from sadih_dask.learning.statistics import canonical_blocks
 from sadih_dask.model.inputs import check_features, check_width, group_targets, known_statistics
-from sadih_dask.model.model_file import Coverage, Model, read_model, write_model
+from sadih_dask.model.model_file import Model, read_model, write_model
 from sadih_dask.model.parameters import check_parameters
 from sadih_dask.model.scanning import (
     CheckpointLike,
     Scanned,
+    known_scan,
     plan_scan,
+    scan_change,
     scan_more,
     scan_removed,
     scan_rows,
@@ -37,6 +39,8 @@ from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.histograms import group_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.stores import CodeStore, FeatureStore
+from sadih_dask.stores.coverage import Coverage, Difference
+from sadih_dask.stores.features import find_ids
 from sadih_dask.types import Bytes, EncoderKind, Floats, Loss, SimilarityKind, SolverKind, StartKind
 
 
@@ -154,9 +158,9 @@ class SADIH(
         """Learn codes and a hash function from labelled rows.
 
         ``X`` and ``y`` are arrays, or Dask arrays; or ``X`` is a `FeatureStore`, which holds both.
-        A store that this model has learned from already, and that has only been appended to since,
-        is read from the first new row on: the result is that of a fit to all rows, with the
-        anchors of the first.
+        Of a store that this model has learned from already, only what has changed is read: rows
+        that were added, and rows that were deleted, which are taken out. The result is that of a
+        fit to all rows, with the anchors of the first.
 
         ``checkpoint`` is a folder or URL, which all workers can reach, for what the finished parts
         of a long pass over a store come to. After an interruption the same call reads the other
@@ -165,10 +169,12 @@ class SADIH(
         be a number where there are anchors.
         """
         check_parameters(self)
-        if (done := self._covered(X)) is not None:
-            if done == len(X):
+        coverage, change = getattr(self, "coverage_", None), self.change_in(X)
+        if coverage is not None and change is not None:
+            if change.is_empty:
                 return self.refit()
-            return self.learn_from(scan_more(self, X, y, done, progress, checkpoint))
+            changed = scan_change(self, X, coverage, change, progress, checkpoint)
+            return self.learn_from(changed)
         before = dict(self.__dict__)
         try:
             return self.learn_from(scan_rows(self, X, y, progress, checkpoint))
@@ -219,10 +225,11 @@ class SADIH(
         """Take rows of the store that was learned from out again, by their ids."""
         check_is_fitted(self)
         check_parameters(self)
-        if self._covered(store) is None or self.coverage_ is None:
+        change = self.change_in(store)
+        if change is None or self.coverage_ is None or not change.is_empty:
             raise InputError(
-                f"{store.url} is not the store that this model has learned from; forget its rows "
-                "with forget(X, y)"
+                f"{store.url} is not the store that this model has learned from, or has changed "
+                "since; fit the model to it first, or forget its rows with forget(X, y)"
             )
         places = find_ids(store, ids)
         coverage = self.coverage_.without(places)
@@ -237,12 +244,7 @@ class SADIH(
         """
         check_is_fitted(self)
         check_parameters(self)
-        known, anchor_map = (
-            known_statistics(self, self.multi_label_),
-            self.hash_function_.anchor_map,
-        )
-        kept = self.classes_, self.multi_label_, anchor_map, self.seed_, self.coverage_
-        return self.learn_from(Scanned(known, *kept))
+        return self.learn_from(known_scan(self))
 
     def learn_from(self, scanned: Scanned) -> Self:
         """Solve from a scan and take the result over; nothing is changed on failure."""
@@ -283,12 +285,15 @@ class SADIH(
         self._n_features_out = model.label_codes.shape[1]
         return self
 
-    def _covered(self, X: Any) -> int | None:
-        """How many rows of a store this model has learned from already, if any."""
+    def change_in(self, X: Any) -> Difference | None:
+        """What has changed in a store since this model has learned from it; None if it has not.
+
+        None as well if that cannot be caught up with, and all rows have to be read again.
+        """
         known: Coverage | None = getattr(self, "coverage_", None)
         if not isinstance(X, FeatureStore) or known is None or self.statistics_ is None:
             return None
-        return known.n_rows if known.is_prefix_of(X) else None
+        return known.difference(X)
 
     # -- using ------------------------------------------------------------------------------------
 
@@ -341,9 +346,20 @@ class SADIH(
         """Write the codes of every row of a store to a code store, block by block.
 
         ``learned`` writes the learned codes of the rows' labels instead of hashing their features.
-        The same call completes one that was interrupted; codes of another model are only replaced
-        with ``overwrite``.
+        The same call completes one that was interrupted, and later encodes only what has changed in
+        the store; codes of another model are only replaced with ``overwrite``.
         """
+        return self.update_codes(store, url, learned, overwrite, progress)[0]
+
+    def update_codes(
+        self,
+        store: FeatureStore,
+        url: str | os.PathLike[str],
+        learned: bool = False,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+    ) -> tuple[CodeStore, int]:
+        """As :meth:`encode`; return also how many rows had to be encoded."""
         check_is_fitted(self)
         check_width(self, store)
         encoder: HashRows | LookUpLabels = HashRows(self.hash_function_)

@@ -5,61 +5,23 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from sadih_dask.errors import FormatError, InputError
+from sadih_dask.errors import FormatError
 from sadih_dask.files.archive import read_archive, write_archive
-from sadih_dask.files.redaction import redact
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.objective import Objective, Record, Trace
 from sadih_dask.learning.statistics import Statistics
-from sadih_dask.stores.features import LEARNED_FROM, FeatureStore
-from sadih_dask.types import Array, Bytes, Ints
+from sadih_dask.stores.coverage import Coverage
+from sadih_dask.types import Array, Bytes
 
 KIND = "sadih-model"
-VERSION = 1
-
-
-@dataclass(frozen=True, eq=False)
-class Coverage:
-    """Which rows of which store a model has learned from.
-
-    n_rows       the first rows of the store
-    fingerprint  a hash of those rows
-    forgotten    rows among them that were taken out again, ascending
-    """
-
-    url: str
-    n_rows: int
-    fingerprint: str
-    forgotten: Ints
-
-    @classmethod
-    def of(cls, store: FeatureStore) -> Coverage:
-        """All rows of a store."""
-        fingerprint = store.fingerprint(arrays=LEARNED_FROM)
-        return cls(redact(store.url), store.n_rows, fingerprint, np.zeros(0, np.int64))
-
-    def is_prefix_of(self, store: FeatureStore) -> bool:
-        """Whether the store begins with just these rows."""
-        if store.n_rows < self.n_rows:
-            return False
-        return store.fingerprint(self.n_rows, LEARNED_FROM) == self.fingerprint
-
-    def without(self, rows: Ints) -> Coverage:
-        """The coverage after some more rows have been taken out."""
-        if len(again := np.intersect1d(rows, self.forgotten)):
-            raise InputError(f"row {again[0]} of {self.url} has been forgotten already")
-        if len(rows) and rows.max() >= self.n_rows:
-            raise InputError(
-                f"row {rows.max()} of {self.url} is not among the {self.n_rows} learned rows"
-            )
-        return replace(self, forgotten=np.union1d(self.forgotten, rows))
+VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,12 +113,7 @@ def write_model(
             "statistics.gram": known.gram,
         }
     if (coverage := model.coverage) is not None:
-        meta["coverage"] = {
-            "url": coverage.url,
-            "n_rows": coverage.n_rows,
-            "fingerprint": coverage.fingerprint,
-        }
-        arrays["coverage.forgotten"] = coverage.forgotten
+        meta["coverage"] = coverage.to_json()
     write_archive(url, KIND, VERSION, meta, arrays, storage_options=storage_options)
 
 
@@ -186,9 +143,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
     if "statistics.gram" in arrays:
         parts = ("counts", "mean", "sums", "gram")
         statistics = Statistics(groups, *(arrays[f"statistics.{part}"] for part in parts))
-    coverage = None
-    if "coverage" in meta:
-        coverage = Coverage(**meta["coverage"], forgotten=arrays["coverage.forgotten"])
+    coverage = Coverage.from_json(meta["coverage"]) if "coverage" in meta else None
     names = meta.get("feature_names")
     records = tuple(
         Record(int(restart), int(iteration), str(step), Objective(*terms))
@@ -214,7 +169,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
 
 def _check_dtypes(arrays: dict[str, Array]) -> None:
     """Refuse arrays of another kind than :func:`write_model` writes."""
-    whole = ("groups.indptr", "groups.indices", "statistics.counts", "coverage.forgotten")
+    whole = ("groups.indptr", "groups.indices", "statistics.counts")
     for name, array in arrays.items():
         if name == "classes":
             fits, wanted = array.dtype.kind in "biufSU" and array.ndim == 1, "a list of classes"

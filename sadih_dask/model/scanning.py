@@ -21,15 +21,19 @@ from sadih_dask.compute.rows import Rows
 from sadih_dask.compute.run import Progress
 from sadih_dask.compute.scan import scan
 from sadih_dask.errors import LabelError
+from sadih_dask.files.redaction import redact
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.features import SAMPLE_ROWS, AnchorMap, sample_rows
 from sadih_dask.learning.randomness import draw_seed, generator
 from sadih_dask.learning.statistics import Statistics, check_finite
 from sadih_dask.model.inputs import Learner, Opened, known_statistics, open_rows
-from sadih_dask.model.model_file import Coverage
 from sadih_dask.stores import FeatureStore
+from sadih_dask.stores.coverage import Coverage, Difference
+from sadih_dask.stores.features import LEARNED_FROM
 from sadih_dask.types import Array, Ints
 
+REMOVED_ROWS = 1 << 16
+"""Deleted rows that are read at once."""
 CheckpointLike: TypeAlias = Checkpoint | str | os.PathLike[str] | None
 """A checkpoint, or the path or URL of one."""
 
@@ -106,22 +110,57 @@ def scan_more(
     check_scan(opened.rows, model.block_rows, n_anchors, sample, len(known.groups))
     reduction = _reduction(model, opened.classes, anchor_map)
     added = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
-    coverage = None
-    if first and model.coverage_ is not None:
-        coverage = replace(Coverage.of(X), forgotten=model.coverage_.forgotten)
-    return _settled(known.merge(added), opened, anchor_map, model.seed_, coverage)
+    return _settled(known.merge(added), opened, anchor_map, model.seed_, None)
 
 
 def scan_removed(model: Scanning, X: Any, y: Any, coverage: Coverage | None = None) -> Scanned:
     """Read rows, and take them out of what the model knows."""
-    opened = open_rows(model, X, y, reset=False, classes=model.classes_)
-    known, classes = known_statistics(model, opened.multi_label), model.classes_
-    anchor_map = model.hash_function_.anchor_map
-    left = known.without(scan(opened.rows, _reduction(model, classes, anchor_map)))
+    return _without(model, replace(known_scan(model), coverage=coverage), X, y)
+
+
+def scan_change(
+    model: Scanning,
+    store: FeatureStore,
+    coverage: Coverage,
+    change: Difference,
+    progress: Progress | None = None,
+    checkpoint: CheckpointLike = None,
+) -> Scanned:
+    """Read what has changed in a store since the model has learned from it, and nothing else.
+
+    New rows are added; rows that were deleted are still on disk, and are read and taken out.
+    """
+    scanned = known_scan(model)
+    if change.n_new:
+        scanned = scan_more(model, store, None, change.first_new, progress, checkpoint)
+    learned = ~np.isin(change.deleted, coverage.forgotten)
+    cuts = np.cumsum([0, *(len(where) for _, where in change.places)])
+    for (number, where), first in zip(change.places, cuts, strict=False):
+        gone = where[learned[first : first + len(where)]]
+        for part in np.array_split(gone, -(-len(gone) // REMOVED_ROWS)) if len(gone) else ():
+            features, labels = (
+                store.take_deleted(name, number, part) for name in ("features", "labels")
+            )
+            scanned = _without(model, scanned, features, labels)
+    return replace(scanned, coverage=coverage.renumbered(store, change))
+
+
+def known_scan(model: Scanning) -> Scanned:
+    """What the model knows, as if it had just been read."""
+    known = known_statistics(model, model.multi_label_)
+    kept = model.classes_, model.multi_label_, model.hash_function_.anchor_map, model.seed_
+    return Scanned(known, *kept, model.coverage_)
+
+
+def _without(model: Scanning, scanned: Scanned, X: Any, y: Any) -> Scanned:
+    """What is left when rows are taken out."""
+    opened = open_rows(model, X, y, reset=False, classes=scanned.classes)
+    reduction = _reduction(model, scanned.classes, scanned.anchor_map)
+    left, classes = scanned.statistics.without(scan(opened.rows, reduction)), scanned.classes
     if not opened.multi_label:  # classes that have lost their last row are gone
         left, kept = left.compact()
         classes = classes[kept]
-    return Scanned(left, classes, opened.multi_label, anchor_map, model.seed_, coverage)
+    return replace(scanned, statistics=left, classes=classes)
 
 
 @dataclass(frozen=True)
@@ -224,7 +263,9 @@ def _reduction(model: Scanning, classes: Array | None, anchor_map: AnchorMap | N
 
 
 def _covering(X: Any) -> Coverage | None:
-    return Coverage.of(X) if isinstance(X, FeatureStore) else None
+    if not isinstance(X, FeatureStore):
+        return None
+    return Coverage.of(X, LEARNED_FROM, redact(X.url))
 
 
 def _settled(

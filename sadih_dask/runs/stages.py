@@ -308,7 +308,7 @@ class Fit(Stage):
             "rows": n_read,
             "rows_known": fitted.n_rows_known,
             "rows_resumed": fitted.n_rows_loaded,
-            "bytes": n_read * _row_bytes(store),
+            "bytes": n_read * store.row_bytes,
             "label_groups": model.groups_.n_groups,
             "parameters": model.get_params(deep=False),
             "iterations": model.n_iter_,
@@ -341,8 +341,9 @@ class Fit(Stage):
         store, said = context.database, context.settings.model
         wanted = SADIH(**said.parameters)
         earlier = () if said.search is not None else self._earlier(context)
-        n_left = store.n_rows - reusable(store, wanted, earlier)[1]
-        found: dict[str, Any] = {"rows": n_left, "bytes": n_left * _row_bytes(store)}
+        change = reusable(store, wanted, earlier)[1]
+        n_left = store.n_rows if change is None else change.n_new
+        found: dict[str, Any] = {"rows": n_left, "bytes": n_left * store.row_bytes}
         if n_left:
             return found | {"memory": wanted.plan(store).total}
         return found | {"reason": "solved from the statistics of an earlier run"}
@@ -354,10 +355,6 @@ class Fit(Stage):
         # One that is not done was left by a run that was killed after all its rows were read.
         ordered = sorted(found, key=lambda one: -rows.get(one.key, context.database.n_rows))
         return [one.url(MODEL) for one in ordered]
-
-
-def _row_bytes(store: FeatureStore) -> int:
-    return store.n_features * store.dtype("features").itemsize
 
 
 class Encode(Stage):
@@ -378,14 +375,14 @@ class Encode(Stage):
             except ConflictError:  # begun under another plan: the directory was moved since
                 done = encode(*job, overwrite=True, progress=bar.over)
         outputs = {"fingerprint": done.codes.fingerprint(), "n_rows": done.codes.n_rows}
-        n_bytes = done.n_rows_encoded * _row_bytes(store)
+        n_bytes = done.n_rows_encoded * store.row_bytes
         kept = store.n_rows - done.n_rows_encoded
         return Made(outputs, {"rows": done.n_rows_encoded, "rows_kept": kept, "bytes": n_bytes})
 
     def forecast(self, context: Context) -> Mapping[str, Any]:
         """All rows, unless some of them are hashed already."""
         store = context.database
-        return {"rows": store.n_rows, "bytes": store.n_rows * _row_bytes(store)}
+        return {"rows": store.n_rows, "bytes": store.n_rows * store.row_bytes}
 
 
 class Evaluate(Stage):

@@ -19,11 +19,12 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from sadih_dask.errors import InputError
 from sadih_dask.stores.deletions import NONE, live_before, positions_hash
 from sadih_dask.stores.root import Leaf, short_hash
 from sadih_dask.stores.store import Store
@@ -84,10 +85,12 @@ class Difference:
 class Coverage:
     """One state of a store, as far as some arrays are concerned.
 
+    store      identity of the store
     forgotten  rows that were left out on purpose though the store has them, in its numbering
     """
 
     url: str
+    store: str
     arrays: tuple[str, ...]
     segments: tuple[Covered, ...]
     forgotten: Ints = field(default_factory=lambda: NONE)
@@ -100,7 +103,7 @@ class Coverage:
             Covered(_keys(segment.leaves, arrays), snapshot.dead(segment))
             for segment in store.segments
         )
-        return cls(url or store.url, tuple(arrays), parts)
+        return cls(url or store.url, store.uid, tuple(arrays), parts)
 
     @property
     def n_rows(self) -> int:
@@ -139,13 +142,19 @@ class Coverage:
         """The state that is there now, with what was forgotten in its numbering."""
         left = np.setdiff1d(self.forgotten, difference.deleted)
         forgotten = left - np.searchsorted(difference.deleted, left)
-        fresh = Coverage.of(store, self.arrays, self.url)
-        return Coverage(fresh.url, fresh.arrays, fresh.segments, forgotten)
+        return replace(Coverage.of(store, self.arrays, self.url), forgotten=forgotten)
+
+    def without(self, rows: Ints) -> Coverage:
+        """The same, after some more rows have been left out."""
+        if len(again := np.intersect1d(rows, self.forgotten)):
+            raise InputError(f"row {again[0]} of {self.url} has been forgotten already")
+        return replace(self, forgotten=np.union1d(self.forgotten, rows))
 
     def to_json(self) -> dict[str, Any]:
         """Return what JSON can hold; rows are packed."""
         return {
             "url": self.url,
+            "store": self.store,
             "arrays": list(self.arrays),
             "segments": [
                 [[[n, list(hashes)] for n, hashes in part.leaves], _packed(part.dead)]
@@ -164,7 +173,8 @@ class Coverage:
             for leaves, dead in found["segments"]
         )
         arrays = tuple(map(str, found["arrays"]))
-        return cls(str(found["url"]), arrays, segments, _unpacked(found["forgotten"]))
+        names = str(found["url"]), str(found["store"])
+        return cls(*names, arrays, segments, _unpacked(found["forgotten"]))
 
 
 def _keys(leaves: Sequence[Leaf], arrays: Sequence[str]) -> tuple[Key, ...]:

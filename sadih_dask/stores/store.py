@@ -59,7 +59,7 @@ from sadih_dask.stores.layout import (
     check_chunking,
     default_chunk_rows,
 )
-from sadih_dask.stores.reader import BlockReader, Snapshot, read_rows, take_rows
+from sadih_dask.stores.reader import BlockReader, Snapshot, read_rows, take_places, take_rows
 from sadih_dask.stores.root import (
     KEPT_GENERATIONS,
     Root,
@@ -73,6 +73,7 @@ from sadih_dask.stores.root import (
 )
 from sadih_dask.stores.segment import Digests, Rows, SegmentWriter
 from sadih_dask.stores.verify import Progress, Verification, verify_snapshot
+from sadih_dask.types import Ints
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -471,6 +472,11 @@ class Store:
         if wanted.size and wanted.dtype.kind not in "iu":
             raise InputError(f"rows must be integers, got {wanted.dtype}")
         return self._present(name, take_rows(self._snapshot, name, wanted.astype(np.int64)))
+
+    def take_deleted(self, name: str, segment: int, places: Ints) -> npt.NDArray[Any]:
+        """Return rows at ascending positions of a segment, also those that are deleted."""
+        stored = take_places(self._snapshot, self.segments[segment], name, places)
+        return self._present(name, stored)
 
     def to_dask(self, name: str | None = None) -> da.Array:
         """Return an array (by default the main one) as a lazy Dask array, chunk by chunk.
