@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 import dask.array as da
 import numpy as np
+from dask._task_spec import DataNode
 from dask.highlevelgraph import HighLevelGraph
 
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.run import Progress, run, share, unique_name
+from sadih_dask.compute.run import Progress, unique_name
 from sadih_dask.compute.tree import fill
 from sadih_dask.errors import LabelError
 from sadih_dask.files.redaction import redact
@@ -80,10 +81,14 @@ class LookUpLabels:
 
 
 def hash_lazily(features: da.Array, encoder: HashRows, block_rows: int) -> da.Array:
-    """Codes of a Dask array, as one; every chunk of rows is hashed by itself."""
+    """Codes of a Dask array, as one; every chunk of rows is hashed by itself.
+
+    The hash function is a task of the graph like any other: the result can be computed on every
+    scheduler, by another client or after a restart, any number of times.
+    """
     whole = features.rechunk({1: -1})
     name, shared = unique_name("hash"), unique_name("encoder")
-    layer: dict[Any, Any] = {shared: share(encoder)}
+    layer: dict[Any, Any] = {shared: DataNode(shared, encoder)}
     for k, first in enumerate(accumulate(whole.chunks[0][:-1], initial=0)):
         row = 0 if math.isnan(first) else first  # where lengths are unknown, so are the rows
         layer[name, k, 0] = (_hash_chunk, (whole.name, k, 0), row, shared, block_rows)
@@ -97,15 +102,6 @@ def _hash_chunk(features: Array, first_row: int, encoder: HashRows, block_rows: 
         for rows in canonical_blocks(len(features), block_rows)
     ]
     return np.concatenate(parts) if parts else np.zeros((0, encoder.n_bytes), np.uint8)
-
-
-def computed(codes: da.Array) -> Bytes:
-    """Codes that were hashed lazily; what goes wrong with a cluster is a ClusterError here too."""
-    key = unique_name("codes")
-    chunks = [(codes.name, k, 0) for k in range(codes.numblocks[0])]
-    graph: dict[Any, Any] = {**dict(codes.__dask_graph__()), key: (np.concatenate, chunks)}
-    found: Bytes = run(graph, key, codes.name)
-    return found
 
 
 def write_codes(

@@ -17,7 +17,9 @@ from typing import Any, TypeAlias
 import dask.array as da
 import numpy as np
 import scipy.sparse as sp
+from dask.base import optimize
 
+from sadih_dask.compute.run import computed
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.stores import FeatureStore
@@ -185,7 +187,8 @@ class LazyRows:
 
     def take(self, name: str, rows: Ints) -> Array:
         """Single rows; the chunks that hold any are computed for it."""
-        return np.asarray(getattr(self, name)[rows].compute())
+        (wanted,) = optimize(getattr(self, name)[rows])
+        return computed(wanted)
 
 
 ReadableRows: TypeAlias = ArrayRows | StoreRows

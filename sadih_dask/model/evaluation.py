@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from sadih_dask.compute.codes import ArrayCodes, DatabaseCodes, HashedRows, StoreCodes
-from sadih_dask.compute.encode import HashRows, computed
+from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.evaluate import compare
 from sadih_dask.compute.rows import ArrayLabels, Labels, StoreLabels, StoreRows
-from sadih_dask.compute.run import Progress, current_client
+from sadih_dask.compute.run import Progress, computed, current_client
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.model import inputs as targets
