@@ -52,12 +52,6 @@ def count_threads(client: Any) -> int:
 @contextmanager
 def conversation(client: Any) -> Iterator[None]:
     """An error of the connection in here, time-outs among them, is the cluster's."""
-    if client.asynchronous:  # and this is its event loop
-        raise ClusterError(
-            f"this call waits for {name_of(client)}, in the event loop that its asynchronous "
-            "client needs to hear from it. Call it in a thread: await "
-            "asyncio.to_thread(model.fit, X, y)"
-        )
     try:
         yield
     except ClusterError:

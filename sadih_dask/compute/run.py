@@ -20,6 +20,7 @@ from dask.delayed import Delayed
 
 from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.remote import count_threads, run_on_cluster
+from sadih_dask.errors import ClusterError
 from sadih_dask.types import Array
 
 Graph: TypeAlias = Mapping[Any, Any]
@@ -34,7 +35,13 @@ def unique_name(purpose: str) -> str:
 
 def current_client() -> Any | None:
     """The distributed client that Dask would use now, or None for a local scheduler."""
-    scheduler = get_scheduler()
+    try:
+        scheduler = get_scheduler()
+    except RuntimeError as error:
+        raise ClusterError(
+            f"this call waits for tasks, in the event loop that runs them ({error}). Call it in a "
+            "thread: await asyncio.to_thread(model.fit, X, y)"
+        ) from error
     client = getattr(scheduler, "__self__", None)
     return client if hasattr(client, "scatter") else None
 
