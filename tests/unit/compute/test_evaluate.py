@@ -108,6 +108,64 @@ def test_labels_in_other_forms(data) -> None:
         assert_equal(evaluate(database, queries, a, b, n_bits=N_BITS), expected)
 
 
+ANIMALS = ["eel", "dog", "cat", "bee", "ant", "fox"]
+
+
+def named_store(path: Path, labels: np.ndarray, names: list[str] | None, **options) -> FeatureStore:
+    return FeatureStore.create(
+        path, np.zeros((len(labels), 2)), labels, class_names=names, **options
+    )
+
+
+@pytest.mark.parametrize("kept", [5, 3])
+def test_classes_of_two_stores_meet_by_name(data, tmp_path: Path, kept: int) -> None:
+    """Also where one side lacks classes of the other: its queries find nothing, which is true."""
+    database, queries, labels, asked = data
+    order = [3, 1, 4, 0, 2, 5][:kept]  # number k of the database is class order[k]
+    names = ANIMALS[: labels.shape[1] if labels.ndim == 2 else 5]
+    if labels.ndim == 1:
+        some = np.isin(labels, order)
+        numbers = np.array([order.index(k) for k in labels[some]])
+        shares = labels[some][None] == asked[:, None]
+    else:
+        some = labels[:, order].any(axis=1)
+        numbers = labels[some][:, order]
+        shares = asked.astype(int)[:, order] @ numbers.T > 0
+    rows = named_store(tmp_path / "f", numbers, [names[k] for k in order], chunk_rows=90)
+    query_rows = named_store(tmp_path / "q", asked, names)
+    found = evaluate(database[some], queries, rows, query_rows, n_bits=N_BITS)
+    pairs = naive_distances(queries, database[some])
+    for distance in range(N_BITS + 1):
+        assert found.similar[distance] == (shares & (pairs == distance)).sum()
+        assert found.dissimilar[distance] == (~shares & (pairs == distance)).sum()
+    assert found.n_without_relevant == (~shares.any(axis=1)).sum()
+    # The other way round, and against names in an array.
+    turned = evaluate(queries, database[some], query_rows, rows, n_bits=N_BITS)
+    np.testing.assert_array_equal(turned.similar, found.similar)
+    if labels.ndim == 1:
+        for form in (np.array(names)[asked], np.array(names, object)[asked]):
+            assert_equal(evaluate(database[some], queries, rows, form, n_bits=N_BITS), found)
+
+
+def test_numbers_meet_names_that_are_numerals_and_no_others(data, tmp_path: Path) -> None:
+    database, queries, labels, asked = data
+    if labels.ndim == 2:
+        pytest.skip("a matter of one class a row")
+    expected = evaluate(database, queries, labels, asked, n_bits=N_BITS)
+    order = [3, 1, 4, 0, 2]
+    digits = named_store(tmp_path / "d", np.argsort(order)[labels], [str(k) for k in order])
+    plain = named_store(tmp_path / "p", asked, None)
+    for form in (asked, plain, asked.astype(str)):
+        assert_equal(evaluate(database, queries, digits, form, n_bits=N_BITS), expected)
+    animals = named_store(tmp_path / "a", labels, ANIMALS)
+    for one, other in ((animals, asked), (animals, plain), (plain, np.array(ANIMALS)[labels])):
+        with pytest.raises(LabelError, match="class names and the other class numbers"):
+            evaluate(database, queries, one, other, n_bits=N_BITS)
+    short = named_store(tmp_path / "s", asked, ["dog", "cat"])
+    with pytest.raises(LabelError, match="only 2 classes have names"):
+        evaluate(database, queries, animals, short, n_bits=N_BITS)
+
+
 def test_what_cannot_be_evaluated(data, tmp_path: Path) -> None:
     database, queries, labels, asked = data
     with pytest.raises(LabelError, match="the database: no labels were given"):
@@ -123,7 +181,7 @@ def test_what_cannot_be_evaluated(data, tmp_path: Path) -> None:
     unlabelled = FeatureStore.create(tmp_path / "f", np.zeros((700, 2)))
     with pytest.raises(LabelError, match="has no labels; ingest it with --labels"):
         evaluate(database, queries, unlabelled, asked, n_bits=N_BITS)
-    with pytest.raises(LabelError, match="class names and class numbers"):
+    with pytest.raises(LabelError, match="class names and the other class numbers"):
         evaluate(database, queries, np.array(["a"] * 700), np.zeros(33, int), n_bits=N_BITS)
     store = CodeStore.create(tmp_path / "c", database, n_bits=N_BITS, model="m")
     with pytest.raises(InputError, match="counts belong to codes in memory"):
