@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
@@ -17,7 +18,7 @@ import numpy as np
 from dask._task_spec import DataNode
 from dask.highlevelgraph import HighLevelGraph
 
-from sadih_dask.compute.rows import StoreRows
+from sadih_dask.compute.rows import Renumbering, StoreRows, numbering_of_store
 from sadih_dask.compute.run import Progress, unique_name
 from sadih_dask.compute.tree import fill
 from sadih_dask.errors import LabelError
@@ -52,24 +53,38 @@ class HashRows:
 
 @dataclass(frozen=True, eq=False)
 class LookUpLabels:
-    """The learned codes of rows with known labels."""
+    """The learned codes of rows with known labels, which may number classes in their own way."""
 
     groups: LabelGroups
     label_codes: Bytes
+    numbering: Renumbering | None = None
     array: Literal["labels"] = "labels"
+
+    @classmethod
+    def in_store(
+        cls,
+        groups: LabelGroups,
+        label_codes: Bytes,
+        classes: Array,
+        names: Sequence[str],
+        store: FeatureStore,
+    ) -> LookUpLabels:
+        """Codes of learned classes for the labels of a store; see `numbering_of_store`."""
+        if classes.dtype.kind not in "SU":
+            groups = groups.relabel(classes.astype(np.int64), int(classes.max()) + 1)
+        return cls(groups, label_codes, numbering_of_store(store, classes, names))
 
     def __call__(self, labels: Array, first_row: int) -> Bytes:
         """Packed codes of a block."""
-        if labels.ndim == 1 and len(labels):
-            high = max(self.groups.n_classes, int(labels.max()) + 1)
-            return LookUpLabels(self.groups.widen(high), self.label_codes).of(
-                *group_rows(labels, high, first_row), first_row
-            )
-        return self.of(*group_rows(labels, self.groups.n_classes, first_row), first_row)
+        columns = self.groups.n_classes if labels.ndim == 2 else None
+        if self.numbering is not None:
+            labels, columns = self.numbering(labels, first_row), None
+        return self.of(*group_rows(labels, columns, first_row), first_row)
 
     def of(self, groups: LabelGroups, ids: Ints, first_row: int = 0) -> Bytes:
         """Packed codes of rows whose label groups are known."""
-        place = self.groups.find(groups)[ids]
+        n_classes = max(self.groups.n_classes, groups.n_classes)
+        place = self.groups.widen(n_classes).find(groups.widen(n_classes))[ids]
         unknown = np.flatnonzero(place < 0)
         if len(unknown):
             raise LabelError(

@@ -384,6 +384,25 @@ def share_numbering(
     return (found, None) if other is None else (None, found)
 
 
+def numbering_of_store(
+    store: FeatureStore, classes: Array, names: Sequence[str]
+) -> Renumbering | None:
+    """How labels of a store get the numbers of learned classes; None: they have them already.
+
+    ``classes`` are names, each numbered by its place, or numbers from ``names``, if that lists any.
+    """
+    if classes.dtype.kind in "SU":
+        names = [str(name) for name in classes]
+        if not store.class_names:
+            raise LabelError(
+                f"the model knows classes like {names[0]!r}, and {store.url} has class numbers "
+                "without names; the two cannot be compared"
+            )
+    if not names or not store.class_names or list(names) == list(store.class_names):
+        return None
+    return Renumbering.of_names(store.class_names, names)
+
+
 def open_labels(database: Any, queries: Any) -> tuple[Labels, ArrayLabels]:
     """Labels of both, in one numbering.
 

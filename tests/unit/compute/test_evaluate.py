@@ -256,3 +256,53 @@ def test_codes_of_another_model_are_refused(problem, tmp_path: Path) -> None:
     model.save(tmp_path / "m", statistics=False)
     with pytest.raises(InputError, match="saved without statistics"):
         evaluate_model(SADIH.load(tmp_path / "m"), (Q, z))
+
+
+@pytest.mark.parametrize("lacking", [False, True])
+def test_a_model_meets_stores_by_the_names_of_classes(tmp_path: Path, lacking: bool) -> None:
+    """A database that was ingested apart numbers its classes otherwise, and may lack some."""
+    rng = np.random.default_rng(4)
+    y, z = rng.integers(0, 4, 400), rng.integers(0, 4, 40)
+    centres = 4 * rng.standard_normal((4, 6))
+    X, Q = (centres[a] + rng.standard_normal((len(a), 6)) for a in (y, z))
+    names, order = np.array(["dog", "cat", "bee", "ant"]), np.array([2, 0, 3, 1])
+    rows = FeatureStore.create(tmp_path / "f", X, y, class_names=names.tolist(), chunk_rows=90)
+    model = SADIH(n_bits=N_BITS, anchors=None, n_init=1, block_rows=64)
+    model.fit(rows).save(tmp_path / "m")
+    model = SADIH.load(tmp_path / "m")
+    known = np.isin(z, order[:3]) if lacking else np.ones(40, bool)
+    other = FeatureStore.create(
+        tmp_path / "q",
+        Q[known],
+        np.argsort(order)[z[known]],
+        class_names=names[order][: 3 if lacking else 4].tolist(),
+    )
+    named = SADIH(n_bits=N_BITS, anchors=None, n_init=1, block_rows=64).fit(X, names[y])
+    codes = model.transform(Q[known])
+    learned = evaluate(model.learned_codes(y), codes, y, z[known], n_bits=N_BITS)
+    encoded = evaluate(model.transform(X), codes, y, z[known], n_bits=N_BITS)
+    assert learned.map > 0.9
+    for queries in (other, (Q[known], names[z[known]])):
+        found = evaluate_model(model, queries, rows)
+        assert_equal(found.learned, learned)
+        assert_equal(found.encoded, encoded)
+        of_named = evaluate_model(named, queries, rows).learned.map
+        assert of_named == pytest.approx(named.score(Q[known], names[z[known]]))
+    for one, expected in (
+        (model, model.learned_codes(z[known])),
+        (named, named.learned_codes(names[z[known]])),
+    ):
+        encoded_store = one.encode(other, tmp_path / f"c-{one is named}", learned=True)
+        np.testing.assert_array_equal(encoded_store.read("codes"), expected)
+    with pytest.raises(LabelError, match="class 0 is 'dog' to the model and 'bee' in"):
+        model.partial_fit(other)
+    with pytest.raises(LabelError, match="class 0 is 'dog' to the model and 'bee' in"):
+        model.forget(other)
+    strange = FeatureStore.create(tmp_path / "s", Q, z, class_names=["cat", "eel", "dog", "bee"])
+    with pytest.raises(
+        LabelError, match=f"row {(z == 1).argmax()} has a label set that no learned"
+    ):
+        model.encode(strange, tmp_path / "d", learned=True)
+    nameless = FeatureStore.create(tmp_path / "n", Q, z)
+    with pytest.raises(LabelError, match="class numbers without names"):
+        named.encode(nameless, tmp_path / "d", learned=True)
