@@ -32,7 +32,7 @@ from distributed.client import ClosedClientError, FutureCancelledError, FuturesC
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
 
 from sadih_dask.compute.blas import limited
-from sadih_dask.errors import ClusterError
+from sadih_dask.errors import Argument, ClusterError, Remedy
 
 _submitting = Lock()
 
@@ -85,7 +85,7 @@ def run_on_cluster(
         what = "is gone: the connection was lost" if gone else f"has cancelled it: {error}"
         raise ClusterError(f"{name_of(client)} {what}. {LOST}") from error
     except (KilledWorker, NoWorkerError, NoValidWorkerError) as error:
-        raise ClusterError(_verdict(error, graph)) from error
+        raise _verdict(error, graph) from error
     except (OSError, ClosedClientError):
         if future.status == "error":  # raised by a task, on a worker
             raise
@@ -105,16 +105,20 @@ def _let_go(future: Future[Any]) -> None:
         future.cancel()
 
 
-def _verdict(error: KilledWorker | NoWorkerError | NoValidWorkerError, graph: Any) -> str:
+def _verdict(error: KilledWorker | NoWorkerError | NoValidWorkerError, graph: Any) -> ClusterError:
     task = _in_words(error.task, graph)
-    if isinstance(error, KilledWorker):
-        return (
-            f"{task} has ended {error.allowed_failures + 1} workers one after the other, the last "
-            f"at {error.last_worker.address}. Most likely they ran out of memory: start workers "
-            "with more (dask worker --memory-limit) or take smaller blocks (block_rows). Their "
-            "logs say more"
+    if not isinstance(error, KilledWorker):
+        return ClusterError(
+            f"no worker took {task} for {error.timeout:.0f} s. Start workers: dask worker ADDRESS"
         )
-    return f"no worker took {task} for {error.timeout:.0f} s. Start workers: dask worker ADDRESS"
+    return ClusterError(
+        f"{task} has ended {error.allowed_failures + 1} workers one after the other, the last at "
+        f"{error.last_worker.address}. Most likely they ran out of memory; their logs say more",
+        remedy=Remedy(
+            "Start workers with more (dask worker --memory-limit), or take a smaller {}",
+            Argument("block_rows"),
+        ),
+    )
 
 
 def _in_words(key: Any, graph: Any) -> str:

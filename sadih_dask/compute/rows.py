@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from dask.base import optimize
 
 from sadih_dask.compute.run import computed
-from sadih_dask.errors import InputError, LabelError
+from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.stores import FeatureStore
 from sadih_dask.types import Array, Ints
@@ -403,6 +403,14 @@ def numbering_of_store(
     return Renumbering.of_names(store.class_names, names)
 
 
+def check_labelled(store: FeatureStore) -> None:
+    """Refuse a store without labels."""
+    if "labels" not in store.arrays:
+        raise LabelError(
+            f"{store.url} has no labels", remedy=Remedy("Ingest it with {}", Argument("labels"))
+        )
+
+
 def open_labels(database: Any, queries: Any) -> tuple[Labels, ArrayLabels]:
     """Labels of both, in one numbering.
 
@@ -415,8 +423,8 @@ def open_labels(database: Any, queries: Any) -> tuple[Labels, ArrayLabels]:
             raise LabelError(
                 f"{what}: no labels were given; pass an array or the FeatureStore that holds them"
             )
-        if isinstance(labels, FeatureStore) and "labels" not in labels.arrays:
-            raise LabelError(f"{labels.url} has no labels; ingest it with --labels")
+        if isinstance(labels, FeatureStore):
+            check_labelled(labels)
     (stored, form, known), (asked, asked_form, names) = _named(database), _named(queries)
     numberings: tuple[Renumbering | None, Renumbering | None] = None, None
     if len(form) == len(asked_form) and not any(

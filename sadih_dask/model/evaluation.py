@@ -14,11 +14,12 @@ from sadih_dask.compute.rows import (
     ArrayLabels,
     Renumbering,
     StoreRows,
+    check_labelled,
     numbering_of_store,
     open_labels,
 )
 from sadih_dask.compute.run import Progress, computed, current_client, is_lazy
-from sadih_dask.errors import Argument, InputError, LabelError, Remedy
+from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.model import inputs as targets
 from sadih_dask.model.estimator import SADIH
@@ -80,7 +81,7 @@ def evaluate_model(
 def _queries(model: SADIH, queries: Any) -> tuple[Bytes, Any]:
     """Codes of queries, and their labels or the store that has them."""
     if isinstance(queries, FeatureStore):
-        _check_labelled(queries)
+        check_labelled(queries)
         return computed(model.transform(queries)), queries
     features, labels = queries
     return model.transform(features), _targets(model, labels)
@@ -89,7 +90,7 @@ def _queries(model: SADIH, queries: Any) -> tuple[Bytes, Any]:
 def _database(model: SADIH, database: Any, codes: CodeStore | None) -> tuple[DatabaseCodes, Any]:
     """Codes by the hash function, and labels, of database rows."""
     if isinstance(database, FeatureStore):
-        _check_labelled(database)
+        check_labelled(database)
         features: Any = database
         labels: Any = database
         bytes_of_codes = database.n_rows * model.label_codes_.shape[1]
@@ -145,10 +146,3 @@ def _checked(model: SADIH, codes: CodeStore) -> StoreCodes:
             f"{model.fingerprint_!r}; encode the database with it first"
         )
     return StoreCodes(codes)
-
-
-def _check_labelled(store: FeatureStore) -> None:
-    if "labels" not in store.arrays:
-        raise LabelError(
-            f"{store.url} has no labels", remedy=Remedy("Ingest it with {}", Argument("labels"))
-        )
