@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 CONFIG_KEY = "sadih.memory-limit"
 """Dask configuration (or DASK_SADIH__MEMORY_LIMIT) for the memory a process may use."""
 
-INTERPRETER = 220 * 2**20
+INTERPRETER = 230 * 2**20
 """Python with NumPy, SciPy, Dask and scikit-learn loaded."""
 SMALLEST_BLOCK = 256
 SOLVE_COPIES = 7
