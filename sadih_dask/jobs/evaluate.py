@@ -164,7 +164,7 @@ def _ceiling(
     if model.multi_label_ or learned is None or len(database.shape("labels")) == 2:
         return None
     names = database.class_names
-    if not all(_number_alike(names, o) for o in (queries.class_names, model._model.class_names)):
+    if not all(_number_alike(names, o) for o in (queries.class_names, model.class_names_)):
         return None
     asked = queries.read("labels")
     counts = np.zeros(1 + max(int(asked.max()), int(model.classes_.max())), np.int64)

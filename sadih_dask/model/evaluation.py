@@ -19,7 +19,7 @@ from sadih_dask.compute.rows import (
     open_labels,
 )
 from sadih_dask.compute.run import Progress, computed, current_client, is_lazy
-from sadih_dask.errors import InputError, LabelError
+from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.model import inputs as targets
 from sadih_dask.model.estimator import SADIH
