@@ -48,6 +48,7 @@ class Scanning(Learner, Protocol):
     hash_function_: HashFunction
     seed_: int
     coverage_: Coverage | None
+    class_names_: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +59,7 @@ class Scanned:
     multi_label  whether labels came as a multi-hot matrix
     seed         what anchors were drawn from, and starting codes will be
     coverage     the rows of a store that are in the statistics; None if there are others
+    class_names  of the store, label 0 first, if it has any
     """
 
     statistics: Statistics
@@ -66,6 +68,7 @@ class Scanned:
     anchor_map: AnchorMap | None
     seed: int
     coverage: Coverage | None = None
+    class_names: tuple[str, ...] = ()
 
     def check_classes(self) -> None:
         """Refuse rows among which there is nothing to tell apart."""
@@ -90,7 +93,7 @@ def scan_rows(
     anchor_map = draw_anchors(model, opened.rows, sample, seed)
     reduction = _reduction(model, opened.classes, anchor_map)
     found = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
-    return _settled(found, opened, anchor_map, seed, _covering(X))
+    return _settled(found, opened, anchor_map, seed, _covering(X), _names((), X))
 
 
 def scan_more(
@@ -102,6 +105,7 @@ def scan_more(
     checkpoint: CheckpointLike = None,
 ) -> Scanned:
     """Read rows, those of a store from ``first`` on, and add them to what the model knows."""
+    names = _names(model.class_names_, X)
     opened = open_rows(model, X, y, reset=False, first=first)
     known = _known_as(model, opened)
     anchor_map = model.hash_function_.anchor_map
@@ -110,12 +114,14 @@ def scan_more(
     check_scan(opened.rows, model.block_rows, n_anchors, sample, len(known.groups))
     reduction = _reduction(model, opened.classes, anchor_map)
     added = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
-    return _settled(known.merge(added), opened, anchor_map, model.seed_, None)
+    return _settled(known.merge(added), opened, anchor_map, model.seed_, None, names)
 
 
 def scan_removed(model: Scanning, X: Any, y: Any, coverage: Coverage | None = None) -> Scanned:
     """Read rows, and take them out of what the model knows."""
-    return _without(model, replace(known_scan(model), coverage=coverage), X, y)
+    names = _names(model.class_names_, X)
+    known = replace(known_scan(model), coverage=coverage, class_names=names)
+    return _without(model, known, X, y)
 
 
 def scan_change(
@@ -149,7 +155,7 @@ def known_scan(model: Scanning) -> Scanned:
     """What the model knows, as if it had just been read."""
     known = known_statistics(model, model.multi_label_)
     kept = model.classes_, model.multi_label_, model.hash_function_.anchor_map, model.seed_
-    return Scanned(known, *kept, model.coverage_)
+    return Scanned(known, *kept, model.coverage_, model.class_names_)
 
 
 def _without(model: Scanning, scanned: Scanned, X: Any, y: Any) -> Scanned:
@@ -216,7 +222,8 @@ def scan_folds(
         opened.multi_label,
         seed,
     )
-    return _settled(found.total, opened, anchor_map, seed, _covering(X)), folded
+    total = _settled(found.total, opened, anchor_map, seed, _covering(X), _names((), X))
+    return total, folded
 
 
 def draw_folds(n_rows: int, folding: Folding) -> tuple[Folds, Ints]:
@@ -268,18 +275,31 @@ def _covering(X: Any) -> Coverage | None:
     return Coverage.of(X, LEARNED_FROM, redact(X.url))
 
 
+def _names(known: tuple[str, ...], X: Any) -> tuple[str, ...]:
+    """Names of the classes, label 0 first, with those of a store that is learned from too."""
+    names = X.class_names if isinstance(X, FeatureStore) else ()
+    for number, (own, other) in enumerate(zip(known, names, strict=False)):
+        if own != other:
+            raise LabelError(
+                f"class {number} is {own!r} to the model and {other!r} in {X.url}; ingest the rows "
+                "with the class names that the model knows, in the same order"
+            )
+    return max(known, names, key=len)
+
+
 def _settled(
     found: Statistics,
     opened: Opened,
     anchor_map: AnchorMap | None,
     seed: int,
     coverage: Coverage | None,
+    names: tuple[str, ...],
 ) -> Scanned:
     """Give every class that was found a number of its own, where numbers came from the data."""
     classes = opened.classes
     if classes is None:
         found, classes = found.compact()
-    return Scanned(found, classes, opened.multi_label, anchor_map, seed, coverage)
+    return Scanned(found, classes, opened.multi_label, anchor_map, seed, coverage, names)
 
 
 def _known_as(model: Scanning, opened: Opened) -> Statistics:
