@@ -99,8 +99,8 @@ def test_other_keys_are_other_rows(tmp_path: Path) -> None:
     one.finalise()
     assert_holds(store.refresh(), [*range(6), *range(14, 22), *range(6, 14)])
     assert store.abandon() == 1
+    anonymous.write(0, **table(22, 30))
     with pytest.raises(ConflictError, match="has been given up by somebody else"):
-        anonymous.write(0, **table(22, 30))
         anonymous.finalise()
 
 

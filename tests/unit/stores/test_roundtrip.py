@@ -16,7 +16,6 @@ from sadih_dask.stores.chunks import encode_chunk
 from sadih_dask.stores.layout import MIB, ArrayLayout, default_chunk_rows
 from tests.support.stores import assert_holds, create, ids_of, table
 
-
 N, D = 100, 6
 COMPRESSIONS = ["none", "zstd"]
 
@@ -58,9 +57,7 @@ def test_every_layout_returns_the_rows_and_zarr_agrees(
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("dtype", ["float16", "float64", "uint8", "int32"])
-def test_zarr_writes_the_same_bytes(
-    tmp_path: Path, compression: str, dtype: str
-) -> None:
+def test_zarr_writes_the_same_bytes(tmp_path: Path, compression: str, dtype: str) -> None:
     layout = ArrayLayout("a", dtype, (3,), 8, compression)
     rows = (np.arange(33 * 3) % 100).reshape(33, 3).astype(dtype)
     array = zarr.create_array(

@@ -110,7 +110,9 @@ def test_a_block_that_is_written_twice_stays_as_it_is(tmp_path: Path) -> None:
     assert writer.write(0, FEATURES, LABELS) == first
     store = writer.finalise()
     assert late.write(0, FEATURES[:4], LABELS[:4]) == {0: first[0]}
-    with pytest.raises(ConflictError, match=r"'features', block 1: the same call has written other"):
+    with pytest.raises(
+        ConflictError, match=r"'features', block 1: the same call has written other"
+    ):
         late.write(4, FEATURES[4:8] + 1, LABELS[4:8])
     assert chunks(tmp_path / "s") == written
     np.testing.assert_array_equal(store.read("features"), FEATURES)
@@ -141,8 +143,8 @@ def test_create_completes_what_another_left_and_trusts_no_other_rows(tmp_path: P
         FeatureStore.create(tmp_path / "s", FEATURES, LABELS, chunk_rows=4)
     store = FeatureStore.create(tmp_path / "s", FEATURES, LABELS, chunk_rows=4, overwrite=True)
     np.testing.assert_array_equal(store.read("features"), FEATURES)
+    writer.write(12, FEATURES[12:], LABELS[12:])
     with pytest.raises(ConflictError, match="has been given up by somebody else"):
-        writer.write(12, FEATURES[12:], LABELS[12:])
         writer.finalise()
     assert store.refresh().commit == store.commit
 
