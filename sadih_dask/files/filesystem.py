@@ -141,7 +141,7 @@ class LocalFiles:
         self.url = str(self.root)
         self.options: Mapping[str, Any] = {}
         self._follow_links = follow_links
-        self._real: set[str] = {""}
+        self._real: set[str] = set()  # folders that were no links when something was read there
 
     def path(self, key: str) -> str:
         """Return the path of `key` for those who read it by themselves."""
@@ -152,7 +152,10 @@ class LocalFiles:
         # O_NONBLOCK: a pipe laid in the place of a chunk must not hang the reader.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         if not self._follow_links:
-            self._check_folder(key.rpartition("/")[0])
+            folder = key.rpartition("/")[0]
+            if folder not in self._real:
+                self._check_folder(folder)
+                self._real.add(folder)
             flags |= os.O_NOFOLLOW
         try:
             descriptor = os.open(self.path(key), flags)
@@ -167,16 +170,11 @@ class LocalFiles:
         return descriptor, status.st_size
 
     def _check_folder(self, folder: str) -> None:
-        """Refuse a folder that is a link, or below one; those that are none are remembered."""
-        if self._follow_links or folder in self._real:
-            return
-        self._check_folder(folder.rpartition("/")[0])
-        try:
-            if stat.S_ISLNK(os.lstat(self.path(folder)).st_mode):
+        """Refuse a folder that is a link, or below one."""
+        while folder and not self._follow_links:
+            if os.path.islink(self.path(folder)):  # noqa: PTH114 - a key
                 raise self._is_link(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        self._real.add(folder)
+            folder = folder.rpartition("/")[0]
 
     def _is_link(self, key: str) -> FormatError:
         return FormatError(
@@ -253,7 +251,6 @@ class LocalFiles:
     def delete(self, key: str) -> None:
         """Remove `key`, a file or a folder with all it holds; absence is no error."""
         self._check_folder(key.rpartition("/")[0])
-        self._real = {""}
         _remove(Path(self.path(key)))
 
 

@@ -45,7 +45,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sadih_dask.errors import Argument, ConflictError, FormatError, InputError, Remedy
+from sadih_dask.errors import (
+    Argument,
+    ConflictError,
+    FormatError,
+    IncompleteError,
+    InputError,
+    Remedy,
+)
 from sadih_dask.files import conditional
 from sadih_dask.files.filesystem import TEMPORARY_SUFFIX, Files
 from sadih_dask.stores.deletions import write_deletions
@@ -57,6 +64,7 @@ from sadih_dask.stores.root import (
     ROOT,
     SEGMENTS,
     SOURCES,
+    Leaf,
     Pending,
     Root,
     Schema,
@@ -72,6 +80,7 @@ from sadih_dask.stores.segment import Rows, SegmentWriter, explained
 from sadih_dask.types import Ints
 
 Mode = Literal["create", "append", "overwrite"]
+Leaves = tuple[Leaf, ...]
 Amend = Callable[[Root], Mapping[str, Any]]
 """From the root that is going to be replaced to changes of it: `properties`, `sources`, and
 `segments` with more deleted rows."""
@@ -241,7 +250,7 @@ def commit(
         overtaken = False
         if segment.id in root.recent:
             return None
-        _check_pending(files.url, root, segment)
+        _check_pending(files.url, root, segment.id)
         changes = dict(amend(root)) if amend is not None else {}
         if plan.mode == "append":
             changes["pending"] = root.without_pending(segment.id)
@@ -279,9 +288,20 @@ def commit(
     return root
 
 
-def _check_pending(url: str, root: Root, segment: Segment) -> None:
+def seal(files: Files, schema: Schema, kind: str, writer: SegmentWriter, leaves: Leaves) -> Segment:
+    """Seal a segment; if it is incomplete because it was given up, say so."""
+    try:
+        return writer.seal(leaves)
+    except IncompleteError:
+        root, _ = read_root(files, kind, schema)
+        if writer.id not in root.recent:
+            _check_pending(files.url, root, writer.id)
+        raise
+
+
+def _check_pending(url: str, root: Root, segment_id: str) -> None:
     """Raise unless a segment is still named: if it is not, its files may be deleted."""
-    if all(entry.id != segment.id for entry in root.pending):
+    if all(entry.id != segment_id for entry in root.pending):
         raise ConflictError(
             f"{url}: what was being written has been given up by somebody else (overwritten or "
             "abandoned), so it was not added. Repeat the call if it is still wanted"
@@ -419,7 +439,7 @@ def _join(
         writer.write(first, {name: read_rows(part, name, first, last) for name in root.arrays})
         told(last - first)
     leaves = tuple(leaf for segment in run for leaf in segment.live_leaves())
-    sealed = writer.seal(leaves)
+    sealed = seal(files, schema, root.kind, writer, leaves)
 
     def change(latest: Root) -> Root | None:
         if sealed.id in latest.recent:
@@ -430,7 +450,7 @@ def _join(
                 f"{files.url}: rows were deleted or rewritten while it was being compacted; "
                 "nothing was changed. Repeat the call"
             )
-        _check_pending(files.url, latest, sealed)
+        _check_pending(files.url, latest, sealed.id)
         segments = (*latest.segments[:start], sealed, *latest.segments[start + len(run) :])
         return latest.committed(
             sealed, segments=segments, pending=latest.without_pending(sealed.id)

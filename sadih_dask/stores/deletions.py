@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+import numpy.typing as npt
 
 from sadih_dask.errors import InputError, IntegrityError
 from sadih_dask.files.checksum import TRAILER_BYTES, crc32c, trailer
@@ -34,7 +35,7 @@ def write_deletions(files: Files, dead: Ints) -> Deleted:
     return deleted
 
 
-def positions_hash(dead: Ints) -> str:
+def positions_hash(dead: npt.NDArray[np.integer]) -> str:
     """Return a hash of dead rows."""
     return hashlib.sha256(dead.astype("<u8").tobytes()).hexdigest()[:32]
 
@@ -52,12 +53,12 @@ def read_deletions(files: Files, segment: Segment) -> Ints:
     body = data[:-TRAILER_BYTES]
     if len(body) != 8 * deleted.n_rows or trailer(crc32c(body)) != data[-TRAILER_BYTES:]:
         raise IntegrityError(f"{where}, is damaged. Restore that file from a copy")
-    dead = np.frombuffer(body, "<u8").astype(np.int64)
+    dead = np.frombuffer(body, "<u8")
     if positions_hash(dead) != deleted.hash:
         raise IntegrityError(f"{where}, is not the one that was committed")
-    if (np.diff(dead) <= 0).any() or dead[-1] >= segment.n_rows or dead[0] < 0:
+    if (dead[1:] <= dead[:-1]).any() or dead[-1] >= segment.n_rows:
         raise IntegrityError(f"{where}, lists rows that the segment does not have")
-    return dead
+    return dead.astype(np.int64)
 
 
 def physical(dead: Ints, live: Ints) -> Ints:

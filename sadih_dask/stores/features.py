@@ -106,12 +106,17 @@ class FeatureStore(Store):
         given = _given(features=features, labels=labels, ids=ids, thumbnails=thumbnails)
         n_rows = check_lengths(given)
         shapes = {name: tuple(map(int, array.shape[1:])) for name, array in given.items()}
+        if len(shapes["features"]) != 1:
+            raise InputError(
+                f"features of shape {given['features'].shape} cannot be stored; expected 2 "
+                "dimensions, rows and features"
+            )
         many = "labels" in given and bool(shapes["labels"])
         begin = partial(
             cls.allocate,
             url,
             n_rows,
-            *shapes["features"][:1],
+            shapes["features"][0],
             dtype=_feature_dtype(given["features"].dtype),
             label_dtype=_label_dtype(given["labels"]) if "labels" in given else None,
             n_labels=shapes["labels"][0] if many else None,

@@ -209,7 +209,7 @@ class StoreWriter:
     def _finalise(self) -> Root:
         """Commit the rows once every block is written."""
         absorbed = tuple(leaf for part in self._plan.absorbs for leaf in part.live_leaves())
-        sealed = self._segment.seal(absorbed)
+        sealed = commits.seal(self._files, self.schema, self.kind, self._segment, absorbed)
         root = commits.commit(self._files, self.schema, self._plan, sealed, self._amend)
         if root is not None:
             return root

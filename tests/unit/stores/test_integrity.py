@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,33 +12,31 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from sadih_dask.errors import FormatError, IncompleteError, IntegrityError
+from sadih_dask.errors import (
+    ConflictError,
+    FormatError,
+    IncompleteError,
+    InputError,
+    IntegrityError,
+)
 from sadih_dask.files.checksum import crc32c
-from sadih_dask.stores import FeatureStore
-from sadih_dask.stores import chunks as lean
-from sadih_dask.stores.chunks import encode_block
+from sadih_dask.stores import FeatureStore, reader
+from sadih_dask.stores.chunks import encode_chunk
 from sadih_dask.stores.layout import ArrayLayout
-
-
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spare the disk: that bytes survive a power cut cannot be observed here."""
-    monkeypatch.setattr("os.fsync", lambda _: None)
-
+from tests.support.stores import create, ids_of, segment_folder, table
 
 N = 20
 FEATURES = np.random.default_rng(0).standard_normal((N, 3)).astype(np.float32)
-LAYOUTS = [(None, "none"), (None, "zstd"), (8, "none"), (8, "zstd")]
+COMPRESSIONS = ["none", "zstd"]
 
 
-def make(path: Path, shard_rows: int | None = None, compression: str = "none") -> FeatureStore:
+def make(path: Path, compression: str = "none") -> FeatureStore:
     return FeatureStore.create(
         path,
         FEATURES,
         np.arange(N),
         class_names=["one", "two"],
         chunk_rows=4,
-        shard_rows=shard_rows,
         compression=compression,
     )
 
@@ -48,42 +47,39 @@ def replace(file: Path, data: bytes | bytearray) -> None:
     file.write_bytes(data)
 
 
-@pytest.mark.parametrize(("shard_rows", "compression"), LAYOUTS)
-def test_no_flipped_bit_in_a_chunk_is_ever_read(
-    tmp_path: Path, shard_rows: int | None, compression: str
-) -> None:
-    store = make(tmp_path / "s", shard_rows, compression)
-    file = tmp_path / "s/features/c.1.0"
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_no_flipped_bit_in_a_chunk_is_ever_read(tmp_path: Path, compression: str) -> None:
+    store = make(tmp_path / "s", compression)
+    file = segment_folder(store) / "features/c.1.0"
     intact = file.read_bytes()
-    rows = slice(4, 8) if shard_rows is None else slice(8, 16)
     for position in range(len(intact)):
         damaged = bytearray(intact)
         damaged[position] ^= 1 << position % 8
         replace(file, damaged)
-        with pytest.raises(IntegrityError, match=r"array 'features', chunk \d+ \(rows \d+ to"):
-            store.read("features", rows.start, rows.stop)
+        with pytest.raises(
+            IntegrityError, match=r"array 'features', chunk 1 of segment 0 \(rows 4 to 7"
+        ):
+            store.read("features", 4, 8)
     file.write_bytes(intact)
     np.testing.assert_array_equal(store.read("features"), FEATURES)
 
 
-@pytest.mark.parametrize(("shard_rows", "compression"), LAYOUTS)
+@pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 20, -1])
-def test_a_truncated_chunk(
-    tmp_path: Path, shard_rows: int | None, compression: str, length: int
-) -> None:
-    store = make(tmp_path / "s", shard_rows, compression)
-    file = tmp_path / "s/features/c.1.0"
+def test_a_truncated_chunk(tmp_path: Path, compression: str, length: int) -> None:
+    store = make(tmp_path / "s", compression)
+    file = segment_folder(store) / "features/c.1.0"
     file.write_bytes(file.read_bytes()[:length])
-    with pytest.raises(IntegrityError, match=r"array 'features', chunk [12] .*file features/c.1.0"):
+    with pytest.raises(
+        IntegrityError, match=r"array 'features', chunk 1 .*file segments/.*/features/c.1.0"
+    ):
         store.read("features")
 
 
-@pytest.mark.parametrize(("shard_rows", "compression"), LAYOUTS)
-def test_a_missing_chunk_is_never_zeros(
-    tmp_path: Path, shard_rows: int | None, compression: str
-) -> None:
-    store = make(tmp_path / "s", shard_rows, compression)
-    (tmp_path / "s/labels/c.1").unlink()
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_missing_chunk_is_never_zeros(tmp_path: Path, compression: str) -> None:
+    store = make(tmp_path / "s", compression)
+    (segment_folder(store) / "labels/c.1").unlink()
     with pytest.raises(IntegrityError, match=r"array 'labels', chunk \d .*its file is missing"):
         store.read("labels")
     np.testing.assert_array_equal(store.read("features"), FEATURES)
@@ -97,12 +93,12 @@ def swapped(folder: Path, _: ArrayLayout) -> None:
 
 
 def zeroed(folder: Path, layout: ArrayLayout) -> None:
-    parts = encode_block(np.zeros((4, 3), np.float32), layout).parts
+    parts, _ = encode_chunk(np.zeros((4, 3), np.float32), layout)
     (folder / "c.1.0").write_bytes(b"".join(bytes(part) for part in parts))
 
 
 def stale(folder: Path, layout: ArrayLayout) -> None:
-    parts = encode_block(FEATURES[4:8] + 1, layout).parts
+    parts, _ = encode_chunk(FEATURES[4:8] + 1, layout)
     (folder / "c.1.0").write_bytes(b"".join(bytes(part) for part in parts))
 
 
@@ -111,17 +107,15 @@ def stale(folder: Path, layout: ArrayLayout) -> None:
 def test_a_valid_chunk_in_the_wrong_place(
     tmp_path: Path, exchange: Callable[[Path, ArrayLayout], None], compression: str
 ) -> None:
-    store = make(tmp_path / "s", None, compression)
+    store = make(tmp_path / "s", compression)
     exchange(
-        tmp_path / "s/features", ArrayLayout("features", "float32", (3,), 4, None, compression)
+        segment_folder(store) / "features", ArrayLayout("features", "float32", (3,), 4, compression)
     )
     with pytest.raises(IntegrityError, match=r"chunk 1 .* not the one that was committed"):
         store.read("features", 5, 6)
     report = store.verify()
     assert not report.ok
-    assert "array 'features', chunk 1 (rows 4 to 7" in report.problems[0]
-    with pytest.raises(IntegrityError, match="of 10 chunks are damaged"):
-        report.raise_if_damaged()
+    assert "array 'features', chunk 1 of segment 0 (rows 4 to 7" in report.problems[0]
 
 
 def truncated(folder: Path, _: ArrayLayout) -> None:
@@ -146,20 +140,21 @@ def missing(folder: Path, _: ArrayLayout) -> None:
 
 
 @pytest.mark.parametrize("harm", [truncated, extended, flipped, missing, swapped, zeroed, stale])
-def test_the_lean_reader_and_the_general_one_say_the_same(
+def test_the_fast_reader_and_the_general_one_say_the_same(
     tmp_path: Path,
     harm: Callable[[Path, ArrayLayout], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = make(tmp_path / "s")
-    harm(tmp_path / "s/features", ArrayLayout("features", "float32", (3,), 4))
+    harm(segment_folder(store) / "features", ArrayLayout("features", "float32", (3,), 4))
     said = []
-    for use_lean in (True, False):
-        monkeypatch.setattr(lean, "can_read", lambda _, use_lean=use_lean: use_lean)
+    for fast in (True, False):
+        if not fast:
+            monkeypatch.setattr(reader, "LocalFiles", type(None))
         np.testing.assert_array_equal(store.read("features", 14, 20), FEATURES[14:])
-        with pytest.raises(IntegrityError, match=r"array 'features', chunk 1 \(rows 4") as caught:
+        with pytest.raises(IntegrityError, match=r"'features', chunk 1 of segment 0 \(rows 4") as e:
             store.read("features")
-        said.append(str(caught.value))
+        said.append(str(e.value))
     assert said[0] == said[1]
 
 
@@ -174,78 +169,134 @@ def test_both_implementations_of_the_checksum_agree() -> None:
 def test_verify_reports_every_damaged_chunk_and_its_progress(tmp_path: Path) -> None:
     store = make(tmp_path / "s")
     for name in ("features/c.0.0", "features/c.4.0", "labels/c.2"):
-        file = tmp_path / "s" / name
+        file = segment_folder(store) / name
         data = bytearray(file.read_bytes())
         data[0] ^= 1
         file.write_bytes(data)
     seen: list[tuple[int, int]] = []
     report = store.verify(progress=lambda done, total: seen.append((done, total)))
     assert [problem.split(": ")[1].split(" (")[0] for problem in report.problems] == [
-        "array 'features', chunk 0",
-        "array 'features', chunk 4",
-        "array 'labels', chunk 2",
+        "array 'features', chunk 0 of segment 0",
+        "array 'features', chunk 4 of segment 0",
+        "array 'labels', chunk 2 of segment 0",
     ]
     assert seen == [(i, 10) for i in range(1, 11)]
-    assert store.verify(["features"], chunks=range(1, 4)).ok
+    assert [problem.split(" (")[0] for problem in store.verify(["labels"]).problems] == [
+        f"{tmp_path / 's'}: array 'labels', chunk 2 of segment 0"
+    ]
     assert str(report).endswith("20 rows, 10 chunks, 400 bytes: 3 damaged")
+    with pytest.raises(InputError, match="has no array 'ids'; it has features, labels"):
+        store.verify(["ids"])
 
 
-@pytest.mark.parametrize("name", ["zarr.json", "features/zarr.json", "_commits/manifest-00000001"])
-def test_no_flipped_bit_in_metadata_goes_unnoticed(tmp_path: Path, name: str) -> None:
-    make(tmp_path / "s")
-    file = tmp_path / "s" / name
+def test_damage_is_named_by_the_rows_as_the_store_counts_them(tmp_path: Path) -> None:
+    store = create(tmp_path / "s", 0, 9)
+    store.append(**table(9, 19))
+    store.delete(ids_of([0, 1, 5, 6, 7, 8, 13, 14, 15, 16]))
+    for name in ("c.0", "c.1"):
+        (segment_folder(store, 0) / "labels" / name).unlink()
+        (segment_folder(store, 1) / "labels" / name).unlink()
+    found = [problem.split("(")[1].split(",")[0] for problem in store.verify(["labels"]).problems]
+    assert found == ["rows 0 to 1", "rows 2 to 2", "rows 3 to 6", "deleted rows"]
+    # A chunk of dead rows alone is never read
+    np.testing.assert_array_equal(store.read("labels", 7, 9), [17, 18])
+
+
+METADATA = ["zarr.json", "segments/*/manifest", "segments/*/features/zarr.json", "deletions/*"]
+
+
+def damageable(path: Path, pattern: str) -> tuple[FeatureStore, Path]:
+    store = create(path, 0, 9)
+    store.delete(ids_of([2, 6]))
+    (file,) = path.glob(pattern)
+    return store, file
+
+
+@pytest.mark.parametrize("pattern", METADATA)
+def test_no_flipped_bit_in_metadata_goes_unnoticed(tmp_path: Path, pattern: str) -> None:
+    store, file = damageable(tmp_path / "s", pattern)
+    expected = store.read("features")
     intact = file.read_bytes()
-    values = json.loads(intact) if name.endswith("json") else None
+    values = json.loads(intact) if pattern.endswith("json") else None
     for position in range(len(intact)):
         damaged = bytearray(intact)
         damaged[position] ^= 1 << position % 7
         replace(file, damaged)
-        if not _opens(tmp_path / "s"):
+        try:
+            opened = FeatureStore.open(tmp_path / "s")
+            problems = opened.verify(["labels"]).problems
+        except (IntegrityError, FormatError) as error:
+            problems = (str(error),)
+        if problems:
+            assert all(str(tmp_path / "s") in problem for problem in problems)
             continue
-        # White space, or a field that neither we nor the checksum need: all values as before.
+        # White space, or a field that nobody needs: all that we have written is as before.
         assert values is not None
-        assert json.loads(damaged)["attributes"] == values["attributes"]
-        np.testing.assert_array_equal(FeatureStore.open(tmp_path / "s").read("features"), FEATURES)
+        found = json.loads(damaged)
+        assert found.get("attributes") == values["attributes"]
+        np.testing.assert_array_equal(opened.read("features"), expected)
 
 
-def _opens(path: Path) -> bool:
-    try:
-        FeatureStore.open(path)
-    except (IntegrityError, FormatError) as error:
-        return str(path) not in str(error)
-    return True
-
-
-@pytest.mark.parametrize("name", ["zarr.json", "features/zarr.json", "_commits/manifest-00000001"])
+@pytest.mark.parametrize("pattern", METADATA)
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff" * 100, b"[" * 10_000, None])
 def test_metadata_that_are_rubbish_or_gone(
-    tmp_path: Path, name: str, content: bytes | None
+    tmp_path: Path, pattern: str, content: bytes | None
 ) -> None:
-    store = make(tmp_path / "s")
-    file = tmp_path / "s" / name
+    store, file = damageable(tmp_path / "s", pattern)
     file.unlink() if content is None else file.write_bytes(content)
-    with pytest.raises((IntegrityError, FormatError), match=r"/s"):
-        FeatureStore.open(tmp_path / "s")
-    with pytest.raises((IntegrityError, FormatError), match=r"/s"):
-        store.verify()
+    if pattern == "zarr.json":
+        with pytest.raises((IntegrityError, FormatError), match=r"/s"):
+            store.verify()
+        with pytest.raises((IntegrityError, FormatError), match=r"/s"):
+            FeatureStore.open(tmp_path / "s")
+        return
+    problems = FeatureStore.open(tmp_path / "s").verify().problems
+    assert any(file.name in problem for problem in problems)
+    if "features" not in pattern:  # which only other tools read
+        with pytest.raises((IntegrityError, FormatError), match=file.name):
+            FeatureStore.open(tmp_path / "s").read("labels")
 
 
-def test_a_manifest_of_another_commit_is_noticed(tmp_path: Path) -> None:
+def test_a_manifest_of_another_segment_is_noticed(tmp_path: Path) -> None:
     store = make(tmp_path / "s")
     store.append(FEATURES, np.arange(N))
-    manifests = tmp_path / "s/_commits"
-    shutil.copy(manifests / "manifest-00000001", manifests / "manifest-00000002")
-    with pytest.raises(IntegrityError, match=r"manifest of commit 2 .* belongs to another"):
-        FeatureStore.open(tmp_path / "s")
+    shutil.copy(segment_folder(store, 0) / "manifest", segment_folder(store, 1) / "manifest")
+    np.testing.assert_array_equal(store.refresh().read("features", 0, N), FEATURES)
+    with pytest.raises(IntegrityError, match=r"manifest is not the one that was committed"):
+        store.refresh().read("features", N, N + 1)
 
 
-def test_an_old_root_with_new_chunks_reads_the_old_rows(tmp_path: Path) -> None:
+def test_deletions_of_another_state_are_noticed(tmp_path: Path) -> None:
+    store = create(tmp_path / "s", 0, 9)
+    store.delete(ids_of([2]))
+    (former,) = (tmp_path / "s/deletions").iterdir()
+    other = create(tmp_path / "t", 0, 9)
+    other.delete(ids_of([3]))
+    (latter,) = (tmp_path / "t/deletions").iterdir()
+    shutil.copy(latter, former)
+    with pytest.raises(IntegrityError, match=r"deletions/.* is not the one that was committed"):
+        store.refresh().read("labels")
+
+
+def test_a_former_root_in_the_place_of_the_latest_reads_the_former_rows(tmp_path: Path) -> None:
     store = make(tmp_path / "s")
     root = (tmp_path / "s/zarr.json").read_bytes()
     store.append(FEATURES[:1], [7])
     (tmp_path / "s/zarr.json").write_bytes(root)
-    with pytest.raises(IntegrityError, match=r"array 'features' has shape \(21, 3\)"):
-        FeatureStore.open(tmp_path / "s")
+    opened = FeatureStore.open(tmp_path / "s")
+    np.testing.assert_array_equal(opened.read("features"), FEATURES)
+    assert opened.verify().ok
+
+
+def test_a_former_root_is_checked_as_well(tmp_path: Path) -> None:
+    store = make(tmp_path / "s")
+    sent = pickle.dumps(store)
+    store.append(FEATURES[:1], [7])
+    store.append(FEATURES[:1], [7])
+    one, two = sorted((tmp_path / "s/roots").iterdir())
+    shutil.copy(two, one)
+    with pytest.raises(IntegrityError, match=r"roots/00000001-.* is that of another commit"):
+        pickle.loads(sent)
 
 
 def test_what_is_not_a_store_says_so(tmp_path: Path) -> None:
@@ -256,13 +307,23 @@ def test_what_is_not_a_store_says_so(tmp_path: Path) -> None:
         FeatureStore.open(tmp_path)
 
 
+def test_a_store_of_version_1_says_what_to_do(tmp_path: Path) -> None:
+    record = {"format": "sadih-features", "version": 1, "generation": 3, "checksum": 7}
+    document = {"zarr_format": 3, "node_type": "group", "attributes": {"sadih_dask": record}}
+    (tmp_path / "zarr.json").write_text(json.dumps(document))
+    with pytest.raises(FormatError, match=r"version 1, which .*Ingest its source files again"):
+        FeatureStore.open(tmp_path)
+    for overwrite in (False, True):
+        with pytest.raises(ConflictError, match=r"left alone; choose another path .*version 1"):
+            FeatureStore.create(tmp_path, FEATURES, overwrite=overwrite)
+    assert json.loads((tmp_path / "zarr.json").read_text()) == document
+
+
 def test_an_unfinished_store_says_incomplete_to_everybody(tmp_path: Path) -> None:
-    writer = FeatureStore.allocate(tmp_path / "s", N, 3, chunk_rows=4)
-    writer.write(4, FEATURES[4:8], np.arange(4))
-    writer.close()
-    with pytest.raises(IncompleteError, match=r"incomplete: 1 of 5 blocks are written. Repeat the"):
-        FeatureStore.open(tmp_path / "s")
     import zarr
 
-    assert zarr.open_group(tmp_path / "s", mode="r")["features"].shape == (0, 3)
-    assert zarr.open_array(tmp_path / "s/features", mode="r").shape == (0, 3)
+    writer = FeatureStore.allocate(tmp_path / "s", N, 3, chunk_rows=4)
+    writer.write(4, FEATURES[4:8], np.arange(4))
+    with pytest.raises(IncompleteError, match=r"incomplete: it has no rows yet, .* Repeat the"):
+        FeatureStore.open(tmp_path / "s")
+    assert list(zarr.open_group(tmp_path / "s", mode="r")["segments"].members()) == []
