@@ -17,6 +17,7 @@ from itertools import accumulate, compress
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from dask.utils import format_bytes
 
 from sadih_dask.errors import Argument, ConflictError, InputError, LabelError, Remedy
@@ -81,6 +82,32 @@ class _Work:
     n_files: int
     n_passed_over: int = 0
 
+    @property
+    def id_dtype(self) -> str | None:
+        """The type of the ids; text of the longest in bytes, rounded up for rows to come."""
+        ids = self.inputs.ids
+        if ids is None or ids.dtype.kind == "i":
+            return None if ids is None else "int64"
+        longest = 1
+        for start in range(0, ids.n_rows, _ID_BLOCK):
+            block = ids.read(start, min(start + _ID_BLOCK, ids.n_rows))
+            longest = max(longest, int(fitting(block)[1:]))
+        return f"U{-(-longest // _ID_STEP) * _ID_STEP}"
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the rows in a new store, but for their ids."""
+        labels, size = (
+            self.inputs.labels,
+            self.inputs.features.width * np.dtype(self.dtype).itemsize,
+        )
+        if labels is not None:
+            several = len(labels.class_names) if labels.multi_label else 0
+            size += several or np.dtype(LABEL_DTYPE).itemsize
+        if self.inputs.thumbnails is not None:
+            size += self.inputs.thumbnails.width
+        return size * self.selection.n_rows
+
 
 def ingest(
     files: DataFiles,
@@ -126,9 +153,10 @@ def ingest(
         record = Provenance.of(seen, work.inputs, work.dtype, files)
         if store is not None and mode == "create":
             return _found(store, known, record, work)
+        goes_on = root is not None and any(p.key.startswith(seen.key) for p in root.pending)
+        if not goes_on:
+            check_space(place, work.n_bytes, compression)
         writer = _allocated(place, work, form, record, seen, mode, storage_options)
-        n_bytes = work.selection.n_rows * writer.row_bytes
-        check_space(place, n_bytes, compression, writer)
     n_resumed = _pour(writer, Feed(work.inputs, work.selection, work.dtype), progress)
     if look(files, known) != seen:
         writer.abandon()
@@ -195,7 +223,7 @@ def _allocated(
             dtype=work.dtype,
             label_dtype=None if labels is None else LABEL_DTYPE,
             n_labels=len(labels.class_names) if labels is not None and multi_label else None,
-            id_dtype=None if work.inputs.ids is None else _id_dtype(work.inputs.ids),
+            id_dtype=work.id_dtype,
             thumbnail_shape=None if thumbnails is None else thumbnails.row_shape,
             class_names=() if labels is None else labels.class_names,
             source=work.inputs.describe(),
@@ -235,17 +263,6 @@ def _extending(
         sources=record,
         key=f"{seen.key}-{short_hash([added.fingerprint, store.uid])}",
     )
-
-
-def _id_dtype(ids: Any) -> str:
-    """Return the type of the ids; text of the longest in bytes, rounded up for rows to come."""
-    if ids.dtype.kind == "i":
-        return "int64"
-    longest = 1
-    for start in range(0, ids.n_rows, _ID_BLOCK):
-        block = ids.read(start, min(start + _ID_BLOCK, ids.n_rows))
-        longest = max(longest, int(fitting(block)[1:]))
-    return f"U{-(-longest // _ID_STEP) * _ID_STEP}"
 
 
 def _pour(writer: FeatureWriter, feed: Feed, progress: Progress | None) -> int:
@@ -289,24 +306,17 @@ def _read_and_written(
         pool.shutdown(cancel_futures=True)
 
 
-def check_space(
-    place: Files, n_bytes: int, compression: str | None, writer: FeatureWriter | None = None
-) -> None:
-    """Refuse rows that a local disk has no room for; those that are written need none.
+def check_space(place: Files, n_bytes: int, compression: str | None) -> None:
+    """Refuse rows that a local disk has no room for.
 
     Nobody knows beforehand how far rows compress, so nothing is refused with zstd. What is going to
     be replaced stays until the commit, so it is no room.
     """
     if not isinstance(place, LocalFiles) or compression == "zstd":
         return
-    if writer is not None:
-        left = sum(last - first for first, last in map(writer.rows_of, writer.missing()))
-        n_bytes = n_bytes * left // max(1, writer.n_rows)
     needed = n_bytes + _SMALL_FILES
     free = shutil.disk_usage(_nearest_folder(place.root)).free
     if needed > free:
-        if writer is not None:
-            writer.abandon()
         raise InputError(
             f"{place.url}: the rows need {needed} bytes ({format_bytes(needed)}), but its disk has "
             f"{free} free ({format_bytes(free)})",

@@ -161,6 +161,7 @@ def known_scan(model: Scanning) -> Scanned:
 def _without(model: Scanning, scanned: Scanned, X: Any, y: Any) -> Scanned:
     """What is left when rows are taken out."""
     opened = open_rows(model, X, y, reset=False, classes=scanned.classes)
+    known_statistics(model, opened.multi_label)  # or an error: labels of the other form
     reduction = _reduction(model, scanned.classes, scanned.anchor_map)
     left, classes = scanned.statistics.without(scan(opened.rows, reduction)), scanned.classes
     if not opened.multi_label:  # classes that have lost their last row are gone
