@@ -45,7 +45,12 @@ class Remedy:
 
     def worded(self, say: Callable[[Argument], str]) -> str:
         """The sentence, with arguments in the words of the one who asks."""
-        return self.text.format(*map(say, self.arguments))
+        if not self.arguments:
+            return self.text
+        first, *others = self.text.split("{}")  # not format(): a path may hold braces
+        return first + "".join(
+            say(argument) + rest for argument, rest in zip(self.arguments, others, strict=True)
+        )
 
     def __str__(self) -> str:
         return self.worded(str)
@@ -139,13 +144,13 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
 
 
-def require(module: str, path: str) -> Any:
-    """Import an optional library, or say which command installs it."""
+def require(module: str, what: str, extra: str = "ingest") -> Any:
+    """Import an optional library, or say what needs it and which command installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0]
+        package = module.partition(".")[0].replace("_", "-")
         raise InputError(
-            f"{path}: reading this format needs {package}, which is not installed. "
-            "Install it with: pip install 'sadih-dask[ingest]'"
+            f"{what} needs {package}, which is not installed. "
+            f"Install it with: pip install 'sadih-dask[{extra}]'"
         ) from error

@@ -7,9 +7,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sadih_dask.cli import options
+from sadih_dask.cli.output import echo, echo_json
 from sadih_dask.cli.progress import Bar
 from sadih_dask.jobs.fit import train
 from sadih_dask.model.estimator import SADIH
@@ -50,7 +50,7 @@ class _CountOr(click.ParamType[int | str | None]):
 
 def _parameter(
     flag: str, name: str, kind: click.ParamType[Any], text: str | None = None
-) -> Callable[[options.Decorated], options.Decorated]:
+) -> options.Decorator:
     """Return an option for a parameter of the estimator, with the estimator's default."""
     shown = kind.name if isinstance(kind, _CountOr) else None
     default = _DEFAULTS[name]
@@ -87,11 +87,7 @@ def fit_command(
     store: str,
     model: str,
     overwrite: bool,
-    scheduler: str | None,
-    threads: int | None,
-    memory_limit: int | None,
-    verbose: bool,
-    quiet: bool,
+    running: options.Running,
     **parameters: Any,
 ) -> None:
     """Learn codes and a hash function from STORE and write them to the file MODEL.
@@ -102,15 +98,14 @@ def fit_command(
     What a long scan has come to is kept in MODEL.scan until MODEL is written: an interrupted run
     goes on when the same command is repeated.
     """
-    setting = options.Running(scheduler, threads, memory_limit, verbose, quiet)
     opened = FeatureStore.open(store)
     checkpoint = f"{model}.scan"
     hint = (
         f"{model} is as it was before. What a long scan has come to stays in {checkpoint}: repeat "
         "the same command to go on."
     )
-    bar = Bar("Scanning", goes_on=True, quiet=quiet)
-    with options.resumable(hint), setting.prepared(), bar:
+    bar = Bar("Scanning", goes_on=True, quiet=running.quiet)
+    with options.resumable(hint), running.prepared(), bar:
         trained = train(
             opened,
             model,
@@ -120,11 +115,11 @@ def fit_command(
             checkpoint=checkpoint,
         )
     if trained.n_rows_known == trained.n_rows:
-        click.echo(f"{model}: has learned from all {trained.n_rows:,} rows already.")
+        echo(f"{model}: has learned from all {trained.n_rows:,} rows already.")
         return
     loaded = trained.n_rows_loaded
     before = f"{loaded:,} before the interruption, " if loaded else ""
-    click.echo(
+    echo(
         f"{model}: {trained.model.n_bits} bits from {trained.n_rows:,} rows "
         f"({trained.n_rows_read:,} read now, {before}{trained.n_rows_known:,} known before), "
         f"{trained.model.groups_.n_groups:,} label groups."
@@ -198,7 +193,8 @@ def tune_command(
     queries: int,
     output: Path | None,
     overwrite: bool,
-    **given: Any,
+    running: options.Running,
+    **parameters: Any,
 ) -> None:
     """Choose weights for STORE by cross-validation and write the best model to the file MODEL.
 
@@ -210,16 +206,17 @@ def tune_command(
     """
     from sadih_dask import FeatureStore
     from sadih_dask.compute.checkpoint import Checkpoint
-    from sadih_dask.errors import ConflictError
+    from sadih_dask.errors import Argument, ConflictError, Remedy
     from sadih_dask.files.file import locate
     from sadih_dask.jobs import tune as tuning
     from sadih_dask.model.grid import PAPER_GRID
 
-    parameters = {name: given.pop(name) for name in _KEPT}
-    setting = options.Running(**given)
     opened, place = FeatureStore.open(store), locate(model)
     if place.is_file() and not overwrite:
-        raise ConflictError(f"{model} is there already; replace it with overwrite=True")
+        raise ConflictError(
+            f"{model} is there already",
+            remedy=Remedy("Replace it with {}", Argument("overwrite", True)),
+        )
     place.check()
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
@@ -231,9 +228,9 @@ def tune_command(
     )
 
     def bar(title: str, unit: str, n_units: int) -> Bar:
-        return Bar(title, unit=unit, goes_on=unit == "rows", quiet=setting.quiet).over(n_units)
+        return Bar(title, unit=unit, goes_on=unit == "rows", quiet=running.quiet).over(n_units)
 
-    with options.resumable(hint), setting.prepared():
+    with options.resumable(hint), running.prepared():
         tuned = tuning.tune(
             opened,
             parameters,
@@ -246,9 +243,9 @@ def tune_command(
         )
     tuned.model.save(model)
     checkpoint.discard()
-    click.echo(tuned.table)
+    echo(*tuned.table.splitlines())
     best = tuned.search.best_params_
-    click.echo(f"\n{model}: {best['n_bits']} bits from {tuned.n_rows:,} rows.")
+    echo("", f"{model}: {best['n_bits']} bits from {tuned.n_rows:,} rows.")
     if output is not None:
         _say_what_was_tuned(*tuning.write(output, tuned))
 
@@ -258,11 +255,11 @@ tune_command.params[_OUTPUT:_OUTPUT] = [o for o in fit_command.params if o.name 
 
 
 def _say_what_was_tuned(files: tuple[Path, ...], missing: str | None) -> None:
-    click.echo("\nWritten:")
+    echo("", "Written:")
     for path in files:
-        click.echo(f"  {path}")
+        echo(f"  {path}")
     if missing is not None:
-        click.echo(f"No figure: {missing}", err=True)
+        echo(f"No figure: {missing}", err=True)
 
 
 _PROTOCOLS = (
@@ -299,7 +296,7 @@ def evaluate_command(
     bits: tuple[int, ...],
     output: Path | None,
     as_json: bool,
-    **running: Any,
+    running: options.Running,
 ) -> None:
     """Look the rows of the store QUERIES up by their codes and compare labels.
 
@@ -313,7 +310,6 @@ def evaluate_command(
     began = time.time()
     if codes is not None and database is None:
         raise click.UsageError("--codes are those of DATABASE, which has their labels; give both")
-    setting = options.Running(**running)
     learner = SADIH.load(model)
     rows = evaluating.Collection(
         FeatureStore.open(queries),
@@ -323,16 +319,16 @@ def evaluate_command(
     rows.check(learner)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
-    with options.resumable("Repeat the same evaluate_command."), setting.prepared():
-        with setting.bar("Comparing") as bar:
+    with options.resumable("Repeat the same command."), running.prepared():
+        with running.bar("Comparing") as bar:
             lengths = evaluating.measure(learner, rows, bits, bar.over)
         if as_json:
-            click.echo(json.dumps(evaluating.document(learner, rows, lengths), indent=1))
+            echo_json(evaluating.document(learner, rows, lengths))
         else:
             _print(lengths, learner.hash_function_.n_bits, evaluating.TIE_RULE)
         if output is None:
             return
-        with setting.bar("Looking at codes") as bar:
+        with running.bar("Looking at codes") as bar:
             written = evaluating.write(
                 output,
                 learner,
@@ -347,26 +343,26 @@ def evaluate_command(
 
 def _print(lengths: Sequence[Length], own: int, ties: str) -> None:
     """The whole table of the model's own length, and MAP of the others."""
-    click.echo(repr(next(length.protocols for length in lengths if length.n_bits == own)))
-    click.echo(f"\n{_PROTOCOLS}\n{ties}")
+    shown = repr(next(length.protocols for length in lengths if length.n_bits == own))
+    echo(*shown.splitlines(), "", _PROTOCOLS, ties)
     if len(lengths) < 2:
         return
     names = list(lengths[0].known)
-    click.echo(f"\n{'bits':>6}" + "".join(f"{f'MAP {name}':>14}" for name in names))
+    echo("", f"{'bits':>6}" + "".join(f"{f'MAP {name}':>14}" for name in names))
     for length in lengths:
         values = "".join(f"{length.known[name].map:>14.4f}" for name in names)
-        click.echo(f"{length.n_bits:>6}{values}")
+        echo(f"{length.n_bits:>6}{values}")
 
 
 def _say_what_was_written(files: Sequence[Path], missing: str | None, *, to_stderr: bool) -> None:
     """Stdout is the JSON object's own."""
-    click.echo("\nWritten:", err=to_stderr)
+    echo("", "Written:", err=to_stderr)
     for path in files:
         if path.suffix in (".svg", ".pdf"):
             continue
-        click.echo(f"  {path}", err=to_stderr)
+        echo(f"  {path}", err=to_stderr)
     folders = sorted({str(path.parent) for path in files if path.suffix == ".svg"})
     for folder in folders:
-        click.echo(f"  {folder}/*.svg, *.pdf", err=to_stderr)
+        echo(f"  {folder}/*.svg, *.pdf", err=to_stderr)
     if missing is not None:
-        click.echo(f"No figures and no report: {missing}", err=True)
+        echo(f"No figures and no report: {missing}", err=True)

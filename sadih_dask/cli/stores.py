@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sadih_dask.cli import options
+from sadih_dask.cli.output import complain, echo, echo_json
 from sadih_dask.cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def inspect_command(path: str, as_json: bool) -> None:
 
     found = inspect(path)
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=1))
+        echo_json(asdict(found))
         return
     lines = _of_model(found) if isinstance(found, ModelDescription) else _of_store(found)
     for name, value in lines:
-        click.echo(f"{name:<14}{value}" if name else f"{'':<14}{value}")
+        echo(f"{name:<14}{value}" if name else f"{'':<14}{value}")
 
 
 def _of_store(store: StoreDescription) -> Iterator[tuple[str, str]]:
@@ -128,7 +128,7 @@ def verify_command(store: str, workers: int | None, quiet: bool) -> None:
 
     if is_file(store):
         read_model(store)
-        click.echo(f"{store}: model file, intact.")
+        echo(f"{store}: model file, intact.")
         return
     if is_run_directory(store):
         _verify_runs(store)
@@ -140,12 +140,12 @@ def verify_command(store: str, workers: int | None, quiet: bool) -> None:
     ):
         found = opened.verify(workers=workers, progress=b)
     for problem in found.problems:
-        click.echo(problem)
+        echo(problem)
     if not found.ok:
         damaged = f"{len(found.problems)} of {found.n_chunks} chunks are damaged"
-        click.echo(f"sadih: {found.url}: {damaged}", err=True)
+        complain(f"{found.url}: {damaged}")
         raise click.exceptions.Exit(1)
-    click.echo(
+    echo(
         f"{found.url}: intact. {found.n_rows:,} rows, {found.n_chunks:,} chunks, "
         f"{found.n_bytes:,} bytes read and compared with their checksums and digests."
     )
@@ -157,8 +157,8 @@ def _verify_runs(directory: str) -> None:
     workspace = Workspace(directory)
     found = list(problems(workspace))
     for problem in found:
-        click.echo(problem)
+        echo(problem)
     if found:
-        click.echo(f"sadih: {workspace.url}: {len(found)} things are damaged", err=True)
+        complain(f"{workspace.url}: {len(found)} things are damaged")
         raise click.exceptions.Exit(1)
-    click.echo(f"{workspace.url}: intact. {len(workspace.runs())} runs, all that they made.")
+    echo(f"{workspace.url}: intact. {len(workspace.runs())} runs, all that they made.")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sadih_dask.errors import ConflictError, NoFilesError
+from sadih_dask.errors import Argument, ConflictError, NoFilesError, Remedy
 from sadih_dask.files.filesystem import (
     Files,
     LocalFiles,
@@ -137,8 +137,11 @@ class Changes:
         """Raise ConflictError if the store is no longer made of these files; name them."""
         if self.altered or self.n_gone:
             raise ConflictError(
-                f"{self.url} is not made of the files as they are now: {self.in_words()}. Put "
-                "them back, or ingest all files anew with mode='overwrite'"
+                f"{self.url} is not made of the files as they are now: {self.in_words()}",
+                remedy=Remedy(
+                    "Put them back, or ingest all files anew with {}",
+                    Argument("mode", "overwrite"),
+                ),
             )
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from dask.utils import format_bytes
 
-from sadih_dask.errors import ConflictError, InputError, LabelError
+from sadih_dask.errors import Argument, ConflictError, InputError, LabelError, Remedy
 from sadih_dask.files.filesystem import Files, LocalFiles, connect
 from sadih_dask.ingest.changes import existing
 from sadih_dask.ingest.inputs import BESIDE, DataFiles, Inputs, open_inputs, parts_of
@@ -63,8 +63,10 @@ def check_space(place: Files, n_bytes: int, compression: str | None, replaced: b
     if needed > free:
         raise InputError(
             f"{place.url}: the rows need {needed} bytes ({format_bytes(needed)}), but its disk has "
-            f"{free} free ({format_bytes(free)}). Make room, choose another disk, or try "
-            "compression='zstd'"
+            f"{free} free ({format_bytes(free)})",
+            remedy=Remedy(
+                "Make room, choose another disk, or try {}", Argument("compression", "zstd")
+            ),
         )
 
 
@@ -190,7 +192,11 @@ def _create(
         if look(files) != seen:
             raise ConflictError(
                 f"{place.url}: a source file was changed while it was being read, so nothing was "
-                "committed. When nobody writes to it any more, begin anew with mode='overwrite'"
+                "committed",
+                remedy=Remedy(
+                    "When nobody writes to it any more, begin anew with {}",
+                    Argument("mode", "overwrite"),
+                ),
             )
         store = writer.finalise()
     return Ingested(store, store.n_rows - n_kept, n_kept, selection.n_dropped, n_files)
@@ -261,8 +267,12 @@ def _refuse_other(place: Files, found: Commit, record: Provenance) -> None:
     """Raise unless what is there is an unfinished ingestion of just these sources."""
     if found.complete:
         raise ConflictError(
-            f"{place.url} already holds a finished store of {found.n_rows} rows. Add the rows to "
-            "it with mode='append', or replace it with mode='overwrite'"
+            f"{place.url} already holds a finished store of {found.n_rows} rows",
+            remedy=Remedy(
+                "Add the rows to it with {}, or replace it with {}",
+                Argument("mode", "append"),
+                Argument("mode", "overwrite"),
+            ),
         )
     known = Provenance.from_properties(found.properties, place.url)
     if known is None or known.fingerprint == record.fingerprint:
@@ -272,11 +282,14 @@ def _refuse_other(place: Files, found: Commit, record: Provenance) -> None:
     if changed:
         raise ConflictError(
             f"{place.url} holds an unfinished ingestion of files that have changed since: "
-            f"{in_words(changed)}. Begin anew with mode='overwrite'"
+            f"{in_words(changed)}",
+            remedy=Remedy("Begin anew with {}", Argument("mode", "overwrite")),
         )
     raise ConflictError(
-        f"{place.url} holds an unfinished ingestion of other files or with other options. Repeat "
-        "the call that began it, or begin anew with mode='overwrite'"
+        f"{place.url} holds an unfinished ingestion of other files or with other options",
+        remedy=Remedy(
+            "Repeat the call that began it, or begin anew with {}", Argument("mode", "overwrite")
+        ),
     )
 
 
@@ -389,23 +402,33 @@ def _check_unchanged(
     known.check_appendable(store.url)
     if changed := [mark.place for mark in seen.features if known.has_changed(mark)]:
         raise ConflictError(
-            f"{in_words(changed)} was ingested before and has changed since. If it holds new "
-            "rows only, give it another name; if its rows have changed, ingest all files anew "
-            "with mode='overwrite'"
+            f"{in_words(changed)} was ingested before and has changed since",
+            remedy=Remedy(
+                "If it holds new rows only, give it another name; if its rows have changed, ingest "
+                "all files anew with {}",
+                Argument("mode", "overwrite"),
+            ),
         )
     covers_rows_of_the_store = any(map(known.has, seen.features))
     if covers_rows_of_the_store and (beside := known.changed_beside(seen.beside)):
         raise ConflictError(
             f"{in_words([mark.place for mark in beside])}: was ingested before and has changed "
-            "since, also for rows that are in the store. Give the labels or ids of new rows in "
-            "files of their own, or ingest all files anew with mode='overwrite'"
+            "since, also for rows that are in the store",
+            remedy=Remedy(
+                "Give the labels or ids of new rows in files of their own, or ingest all files "
+                "anew with {}",
+                Argument("mode", "overwrite"),
+            ),
         )
     part = "" if files.hold_out is None else files.hold_out.note()
     if known is not NOTHING and known.hold_out != part:
         raise ConflictError(
             f"{store.url} has {known.hold_out or 'all rows of its files'!r}, and rows of "
-            f"{part or 'all'!r} cannot be added to it: rows would be in both parts, or in none. "
-            "Repeat the fraction, seed and part, or ingest all files anew with mode='overwrite'"
+            f"{part or 'all'!r} cannot be added to it: rows would be in both parts, or in none",
+            remedy=Remedy(
+                "Repeat the fraction, seed and part, or ingest all files anew with {}",
+                Argument("mode", "overwrite"),
+            ),
         )
 
 

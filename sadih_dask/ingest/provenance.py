@@ -22,7 +22,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from sadih_dask.errors import ConflictError, FormatError, InputError
+from sadih_dask.errors import Argument, ConflictError, FormatError, InputError, Remedy
 from sadih_dask.files.filesystem import is_file, is_url, look_again, name_of, status
 from sadih_dask.ingest.inputs import BESIDE, DataFiles, Inputs
 from sadih_dask.sources.contract import reading
@@ -197,8 +197,8 @@ class Provenance:
         if self.options is None:
             raise ConflictError(
                 f"{url} was ingested by an earlier release, which marked its {len(self.marks)} "
-                "source files in another way, so it cannot be said which of these files it has. "
-                "Ingest all files anew with mode='overwrite'"
+                "source files in another way, so it cannot be said which of these files it has",
+                remedy=Remedy("Ingest all files anew with {}", Argument("mode", "overwrite")),
             )
 
     @cached_property

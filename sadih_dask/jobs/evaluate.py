@@ -55,7 +55,7 @@ class Collection:
             if store is not None and "labels" not in store.arrays:
                 raise LabelError(
                     f"{store.url} has no labels, so nobody knows what is relevant; ingest it with "
-                    "--labels"
+                    "labels"
                 )
         for store, what in ((self.queries, "queries"), (self.database, "a database")):
             if store is not None and store.n_rows == 0:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sadih_dask.compute.checkpoint import Checkpoint
-from sadih_dask.errors import ConflictError
+from sadih_dask.errors import Argument, ConflictError, Remedy
 from sadih_dask.files.file import locate
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.stores import FeatureStore
@@ -79,14 +79,19 @@ def _reusable(
     if different:
         raise ConflictError(
             f"{path} holds a model with "
-            + ", ".join(f"{name}={found[name]!r} (not {asked[name]!r})" for name in different)
-            + ". Choose another path, or replace it with overwrite=True"
+            + ", ".join(f"{name}={found[name]!r} (not {asked[name]!r})" for name in different),
+            remedy=Remedy(
+                "Choose another path, or replace it with {}", Argument("overwrite", True)
+            ),
         )
     coverage = model.coverage_
     if coverage is None or model.statistics_ is None or not coverage.is_prefix_of(store):
         known = "other rows" if coverage is None else f"{coverage.n_rows} rows of {coverage.url}"
         raise ConflictError(
             f"{path} holds a model of {known}, which are not the first rows of {store.url} as it "
-            "is now. Choose another path, or replace it with overwrite=True"
+            "is now",
+            remedy=Remedy(
+                "Choose another path, or replace it with {}", Argument("overwrite", True)
+            ),
         )
     return model, coverage.n_rows

@@ -12,7 +12,7 @@ from sadih_dask.compute.encode import HashRows, computed
 from sadih_dask.compute.evaluate import compare
 from sadih_dask.compute.rows import ArrayLabels, Labels, StoreLabels, StoreRows
 from sadih_dask.compute.run import Progress, current_client
-from sadih_dask.errors import InputError, LabelError
+from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.model import inputs as targets
 from sadih_dask.model.estimator import SADIH
@@ -52,7 +52,11 @@ def evaluate_model(
     if model.statistics_ is None:
         raise InputError(
             "this model was saved without statistics, so the rows behind its learned codes are "
-            "unknown; save it with statistics=True, or evaluate codes with evaluate(...)"
+            "unknown",
+            remedy=Remedy(
+                "Save it with {}, or evaluate codes with evaluate(...)",
+                Argument("statistics", True),
+            ),
         )
     if codes is not None and database is None:
         raise LabelError("codes have no labels; pass the database that holds them too")
@@ -131,4 +135,4 @@ def _checked(model: SADIH, codes: CodeStore) -> StoreCodes:
 
 def _check_labelled(store: FeatureStore) -> None:
     if "labels" not in store.arrays:
-        raise LabelError(f"{store.url} has no labels; ingest it with --labels")
+        raise LabelError(f"{store.url} has no labels; ingest it with labels")

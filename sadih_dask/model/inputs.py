@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from sadih_dask.compute.rows import ArrayRows, LazyRows, Rows, StoreRows
 from sadih_dask.compute.run import is_lazy
-from sadih_dask.errors import DtypeError, InputError, LabelError
+from sadih_dask.errors import Argument, DtypeError, InputError, LabelError, Remedy
 from sadih_dask.learning.labels import LabelGroups, as_rows, group_rows
 from sadih_dask.learning.statistics import Statistics, check_finite, compute_dtype
 from sadih_dask.stores import FeatureStore
@@ -125,8 +125,8 @@ class CheckedInputs:
     def _known_statistics(self, multi_label: bool) -> Statistics:
         if self.statistics_ is None:
             raise InputError(
-                "this model was saved without statistics, so it hashes but cannot learn or score; "
-                "save it with statistics=True"
+                "this model was saved without statistics, so it hashes but cannot learn or score",
+                remedy=Remedy("Save it with {}", Argument("statistics", True)),
             )
         self._check_form(multi_label)
         return self.statistics_

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from sadih_dask.cluster.settings import reason
 from sadih_dask.errors import ConfigError
 from sadih_dask.runs.settings import Model, Settings
 
@@ -149,10 +150,9 @@ def _explain(found: Any) -> tuple[Path_, str]:
             key,
             f"{name}.kind = {found['ctx']['tag']!r}; allowed are {found['ctx']['expected_tags']}",
         )
-    message = found["msg"].removeprefix("Value error, ").replace("Input should", "it should")
     if found["type"] == "value_error":
-        return key, f"{name}: {message}"
-    return key, f"{name} = {_shown(found['input'])}: {message}{_meaning(key)}"
+        return key, f"{name}: {reason(found)}"
+    return key, f"{name} = {_shown(found['input'])}: {reason(found)}{_meaning(key)}"
 
 
 _TAGS = ("files", "digits", "synthetic", "literal['auto']", "constrained-int")
@@ -194,7 +194,7 @@ def describe() -> Iterator[str]:
 
 
 def _describe_section(section: type[BaseModel], at: str) -> Iterator[str]:
-    yield f"# {(section.__doc__ or '').strip()}"
+    yield f"# {(section.__doc__ or '').splitlines()[0]}"
     yield f"[{at}]"
     for name, field in section.model_fields.items():
         if next(_sections(field.annotation), None) is None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from sadih_dask.cluster import settings as cluster
-from sadih_dask.cluster.security import check_address
-from sadih_dask.cluster.settings import ClusterSettings
+from sadih_dask.cluster.settings import ClusterSettings, Count, Section
 from sadih_dask.model.parameters import CHOICES
 from sadih_dask.types import EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
 
@@ -29,19 +27,12 @@ def _none_if_said(value: Any) -> Any:
 
 
 Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
-Count: TypeAlias = Annotated[int, Field(ge=1, strict=True)]
 Weight: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Counts: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(_as_list)]
 OneOrMoreWeights: TypeAlias = Annotated[
     tuple[Weight, ...], Field(min_length=1), BeforeValidator(_as_list)
 ]
-
-
-class Section(BaseModel):
-    """A table of the file: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Run(Section):
@@ -269,69 +260,6 @@ class Gate(Section):
         return self.map_min is not None or self.map_drop_max is not None
 
 
-class Tls(Section):
-    """Certificates (PEM files); secrets themselves never stand in a configuration."""
-
-    ca_file: Annotated[str | None, Field(description="certificate of the authority")] = None
-    cert_file: Annotated[str | None, Field(description="certificate of this process")] = None
-    key_file: Annotated[str | None, Field(description="its private key")] = None
-    generate: Annotated[
-        bool, Field(description="make certificates for a local cluster, for as long as it runs")
-    ] = False
-
-
-class Cluster(Section):
-    """Where tasks run."""
-
-    kind: Annotated[
-        Literal["threads", "processes", "scheduler", "slurm", "kubernetes"],
-        Field(description="threads or processes of this machine, or a cluster"),
-    ] = "threads"
-    address: Annotated[str | None, Field(description="of a running scheduler")] = None
-    workers: Annotated[Count | None, Field(description="processes")] = None
-    threads: Annotated[Count | None, Field(description="threads of each process")] = None
-    memory_limit: Annotated[
-        str | None, Field(description='what a process may use, such as "4GiB"')
-    ] = None
-    allow_plain_tcp: Annotated[
-        bool, Field(description="whether to speak to other machines without encryption")
-    ] = False
-    tls: Annotated[Tls | None, Field(description="certificates")] = None
-    options: Annotated[
-        dict[str, str | int | float | bool],
-        Field(
-            description="further options of SLURM (queue, account, walltime, cores, memory) or "
-            "Kubernetes (namespace, image, name)"
-        ),
-    ] = {}
-
-    @model_validator(mode="after")
-    def _can_be(self) -> Cluster:
-        """Refuse what no cluster can be, before anything starts."""
-        chosen = self.chosen
-        if self.memory_limit is not None:
-            from dask.utils import parse_bytes
-
-            parse_bytes(self.memory_limit)
-        if chosen.kind == "scheduler":
-            check_address(chosen.address or "", chosen.allow_plain_tcp)
-        return self
-
-    @property
-    def chosen(self) -> ClusterSettings:
-        """The same, as those take it who set Dask up."""
-        tls = {} if self.tls is None else self.tls.model_dump()
-        return ClusterSettings(
-            kind=self.kind,
-            address=self.address,
-            n_workers=self.workers,
-            threads_per_worker=self.threads,
-            memory_limit=self.memory_limit,
-            tls=cluster.Tls(**tls),
-            allow_plain_tcp=self.allow_plain_tcp,
-        ).with_options(self.options)
-
-
 class Settings(Section):
     """A whole configuration."""
 
@@ -343,7 +271,7 @@ class Settings(Section):
     export: Export = Export()
     report: Report = Report()
     gate: Gate = Gate()
-    cluster: Cluster = Cluster()
+    cluster: ClusterSettings = ClusterSettings()
 
     @model_validator(mode="after")
     def _gate_needs_queries(self) -> Settings:

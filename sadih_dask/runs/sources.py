@@ -8,7 +8,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from sadih_dask.errors import ConflictError, FormatError, IncompleteError, InputError
+from sadih_dask.errors import (
+    Argument,
+    ConflictError,
+    FormatError,
+    IncompleteError,
+    InputError,
+    Remedy,
+)
 from sadih_dask.ingest import Changes, DataFiles, HoldOut, Mode, compare, ingest
 from sadih_dask.ingest.changes import expected
 from sadih_dask.runs.settings import DigitsSource, Files, FileSource, Settings, SyntheticSource
@@ -252,9 +259,13 @@ class _FromFiles:
         if "refuse" in asked or asked >= {"rebuild", "keep"}:
             words = "; ".join(part for part in (changes.in_words(), form) if part)
             raise ConflictError(
-                f"{changes.url}: {words}. Put it back as it was, or make the store anew with "
-                "--set source.on_change=rebuild (and source.on_removal=rebuild, without the rows "
-                "of files that are gone)"
+                f"{changes.url}: {words}",
+                remedy=Remedy(
+                    "Put it back as it was, or make the store anew with {} (and {}, without the "
+                    "rows of files that are gone)",
+                    Argument("source.on_change", "rebuild"),
+                    Argument("source.on_removal", "rebuild"),
+                ),
             )
         if "rebuild" in asked:
             return "overwrite"

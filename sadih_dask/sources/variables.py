@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sadih_dask.errors import FormatError, InputError
+from sadih_dask.errors import Argument, FormatError, InputError, Remedy
 
 Purpose = Literal["features", "labels", "ids", "thumbnails"]
 Kind = Literal["numbers", "text", "lists", "other"]
@@ -66,8 +66,8 @@ def choose(
         if len(narrowed) == 1:
             return narrowed[0]
     raise InputError(
-        f"{path}: several variables could be the {purpose}. "
-        f"Name one with variable=...; it has: {listing}."
+        f"{path}: several variables could be the {purpose}; it has: {listing}",
+        remedy=Remedy("Name one with {}", Argument(f"{purpose}_variable")),
     )
 
 

@@ -23,7 +23,15 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sadih_dask.errors import ConflictError, FormatError, IncompleteError, InputError, SadihError
+from sadih_dask.errors import (
+    Argument,
+    ConflictError,
+    FormatError,
+    IncompleteError,
+    InputError,
+    Remedy,
+    SadihError,
+)
 from sadih_dask.files.filesystem import TEMPORARY_SUFFIX, Files, connect
 from sadih_dask.files.lease import WriterLock
 from sadih_dask.stores.chunks import EncodedBlock, chunk_digests, encode_block
@@ -148,7 +156,8 @@ def begin(files: Files, plan: Commit, schema: Schema, overwrite: bool) -> Commit
     if found is not None and not overwrite:
         state = "a finished store" if found.complete else "an unfinished store of another plan"
         raise ConflictError(
-            f"{files.url} already holds {state}; choose another path, or delete it (overwrite=True)"
+            f"{files.url} already holds {state}",
+            remedy=Remedy("Choose another path, or delete it: {}", Argument("overwrite", True)),
         )
     plan = replace(plan, uid=uuid.uuid4().hex)
     with explained(files, "the empty store"):
