@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from inspect import signature
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -18,69 +17,75 @@ import click
 from sadih_dask.cli import options
 from sadih_dask.cli.output import echo, echo_json
 from sadih_dask.cli.progress import Bar
-from sadih_dask.jobs.fit import train
-from sadih_dask.model.estimator import SADIH
-from sadih_dask.model.parameters import CHOICES
-from sadih_dask.stores import FeatureStore
+from sadih_dask.model.parameters import PARAMETERS, Parameter
 
 if TYPE_CHECKING:
     from sadih_dask.report.retrieval import Length
 
 
-_DEFAULTS = {name: given.default for name, given in signature(SADIH).parameters.items()}
+class _Or(click.ParamType[Any]):
+    """A number, or a word that stands for something else."""
 
-
-class _CountOr(click.ParamType[int | str | None]):
-    """A number of one or more, or a word that stands for something else."""
-
-    def __init__(self, word: str, meaning: str | None) -> None:
-        self.name = f"N|{word}"
-        self._word = word
-        self._meaning = meaning
+    def __init__(self, number: click.ParamType[Any], word: str | None) -> None:
+        self._number, self._meaning, self._word = number, word, word or "none"
+        self.name = f"N|{self._word}"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str | None:
-        if value in (self._word, self._meaning):
+    ) -> Any:
+        if value == self._word:
             return self._meaning
-        if not str(value).isdecimal() or int(value) < 1:
-            self.fail(f"{value!r} is neither a number of 1 or more nor {self._word!r}", param, ctx)
-        return int(value)
+        try:
+            return self._number.convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message} Or say {self._word}.", param, ctx)
 
 
-def _parameter(
-    flag: str, name: str, kind: click.ParamType[Any], text: str | None = None
-) -> options.Decorator:
-    """Return an option for a parameter of the estimator, with the estimator's default."""
-    shown = kind.name if isinstance(kind, _CountOr) else None
-    default = _DEFAULTS[name]
+_FLAGS = {"n_bits": "--bits", "random_state": "--seed"}
+"""Where an option is called otherwise than the parameter."""
+
+
+def _option(name: str) -> options.Decorator:
+    """An option for a parameter of the estimator."""
+    parameter, kind = PARAMETERS[name], _type_of(PARAMETERS[name])
     return click.option(
-        flag, name, type=kind, default=default, show_default=True, metavar=shown, help=text
+        _FLAGS.get(name, f"--{name.replace('_', '-')}"),
+        name,
+        type=kind,
+        default=parameter.default,
+        show_default=True,
+        metavar=kind.name if isinstance(kind, _Or) else None,
+        help=f"{parameter.help[0].upper()}{parameter.help[1:]}.",
     )
 
 
-_COUNT = click.IntRange(min=1)
-_WEIGHT = click.FloatRange(min=0)
-_COUNT_OR_ZERO = click.IntRange(min=0)
+def _type_of(parameter: Parameter) -> click.ParamType[Any]:
+    kind: click.ParamType[Any]
+    if parameter.kind is str:
+        return click.Choice(parameter.choices)
+    if parameter.kind is int:
+        kind = click.IntRange(parameter.least, parameter.most)
+    else:
+        kind = click.FloatRange(min=0, min_open=parameter.positive)
+    return _Or(kind, parameter.also[0]) if parameter.also else kind
+
+
+def _parameters(*without: str) -> options.Decorator:
+    """Options for all parameters of the estimator but some."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed(PARAMETERS):
+            if name not in without:
+                function = _option(name)(function)
+        return function
+
+    return add
 
 
 @click.command()
 @options.store
 @click.argument("model", type=click.Path(dir_okay=False))
-@_parameter("--bits", "n_bits", _COUNT, "Code length.")
-@_parameter("--encoder", "encoder", click.Choice(CHOICES["encoder"]))
-@_parameter("--loss", "loss", click.Choice(CHOICES["loss"]))
-@_parameter("--solver", "solver", click.Choice(CHOICES["solver"]))
-@_parameter("--anchors", "anchors", _CountOr("none", None), "Radial basis functions.")
-@_parameter("--alpha", "alpha", _WEIGHT, "Weight of reconstruction.")
-@_parameter("--beta", "beta", _WEIGHT, "Weight of encoding.")
-@_parameter("--gamma", "gamma", _WEIGHT, "Weight of regularisation.")
-@_parameter("--ridge", "ridge", _WEIGHT, "Penalty of the encoder.")
-@_parameter("--similarity", "similarity", click.Choice(CHOICES["similarity"]))
-@_parameter("--n-init", "n_init", _CountOr("auto", "auto"), "Starts to try.")
-@_parameter("--max-iter", "max_iter", _COUNT_OR_ZERO, "Iterations of a start.")
-@_parameter("--block-rows", "block_rows", _COUNT, "Rows that are read at a time.")
-@_parameter("--seed", "random_state", _COUNT_OR_ZERO)
+@_parameters()
 @options.overwrite
 @options.running
 def fit_command(
@@ -98,6 +103,9 @@ def fit_command(
     What a long scan has come to is kept in MODEL.scan until MODEL is written: an interrupted run
     goes on when the same command is repeated.
     """
+    from sadih_dask import FeatureStore
+    from sadih_dask.jobs.fit import train
+
     opened = FeatureStore.open(store)
     checkpoint = f"{model}.scan"
     hint = (
@@ -124,22 +132,6 @@ def fit_command(
         f"({trained.n_rows_read:,} read now, {before}{trained.n_rows_known:,} known before), "
         f"{trained.model.groups_.n_groups:,} label groups."
     )
-
-
-_KEPT = (
-    "encoder",
-    "loss",
-    "solver",
-    "anchors",
-    "gamma",
-    "ridge",
-    "similarity",
-    "n_init",
-    "max_iter",
-    "block_rows",
-    "random_state",
-)
-"""Parameters that are not searched, with the options of ``sadih fit``."""
 
 
 @click.command()
@@ -174,6 +166,7 @@ _KEPT = (
     show_default=True,
     help="Rows of each fold that are looked up.",
 )
+@_parameters("n_bits", "alpha", "beta")
 @click.option(
     "-o",
     "--output",
@@ -209,7 +202,7 @@ def tune_command(
     from sadih_dask.errors import Argument, ConflictError, Remedy
     from sadih_dask.files.file import locate
     from sadih_dask.jobs import tune as tuning
-    from sadih_dask.model.grid import PAPER_GRID
+    from sadih_dask.model.parameters import PAPER_GRID
 
     opened, place = FeatureStore.open(store), locate(model)
     if place.is_file() and not overwrite:
@@ -248,10 +241,6 @@ def tune_command(
     echo("", f"{model}: {best['n_bits']} bits from {tuned.n_rows:,} rows.")
     if output is not None:
         _say_what_was_tuned(*tuning.write(output, tuned))
-
-
-_OUTPUT = next(k for k, option in enumerate(tune_command.params) if option.name == "output")
-tune_command.params[_OUTPUT:_OUTPUT] = [o for o in fit_command.params if o.name in _KEPT]
 
 
 def _say_what_was_tuned(files: tuple[Path, ...], missing: str | None) -> None:

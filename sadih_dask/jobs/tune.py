@@ -16,7 +16,7 @@ from sadih_dask.files.file import locate
 from sadih_dask.jobs.evaluate import what_is_missing
 from sadih_dask.model.cross_validation import SADIHCV
 from sadih_dask.model.estimator import SADIH
-from sadih_dask.model.grid import PAPER_GRID, candidates
+from sadih_dask.model.parameters import PAPER_GRID, candidates
 from sadih_dask.stores import FeatureStore
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def tune(
     model = SADIH(**(parameters or {}))
     tried = PAPER_GRID if grid is None else dict(grid)
     lengths = model.n_bits if n_bits is None else tuple(n_bits)
-    n_solves = n_folds * len(candidates(model, tried, lengths))
+    n_solves = n_folds * len(candidates(tried, lengths))
     search = SADIHCV(
         model,
         tried,

@@ -15,8 +15,7 @@ from sadih_dask.compute.run import Progress
 from sadih_dask.errors import InputError
 from sadih_dask.model import results
 from sadih_dask.model.estimator import SADIH, as_checkpoint
-from sadih_dask.model.grid import PAPER_GRID, Grid, candidates
-from sadih_dask.model.parameters import check_parameters
+from sadih_dask.model.parameters import PAPER_GRID, Grid, candidates, check_parameters
 from sadih_dask.model.scanning import Folding, scan_folds
 from sadih_dask.model.validation import score_all
 
@@ -98,7 +97,7 @@ class SADIHCV(
         """
         model = self._model()
         grid = PAPER_GRID if self.param_grid is None else self.param_grid
-        tried = candidates(model, grid, self.n_bits)
+        tried = candidates(grid, self.n_bits)
         longest = max(candidate["n_bits"] for candidate in tried)
         folding = Folding(self.n_folds, self.n_queries, self.random_state, longest)
         scanned = scan_folds(model, X, y, folding, progress, as_checkpoint(checkpoint))

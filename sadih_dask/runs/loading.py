@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from sadih_dask.cluster.settings import reason
 from sadih_dask.errors import ConfigError
+from sadih_dask.model.parameters import PARAMETERS
 from sadih_dask.runs.settings import Model, Settings
 
 PREFIX = "SADIH__"
@@ -222,12 +223,8 @@ def _default(section: type[BaseModel], name: str, field: Any) -> str:
     if field.is_required():
         return ""
     value = field.default
-    if section is Model and name != "search":
-        from inspect import signature
-
-        from sadih_dask.model.estimator import SADIH
-
-        value = signature(SADIH).parameters[name].default
+    if section is Model and name in PARAMETERS:
+        value = PARAMETERS[name].default
     if value is None or value in ((), {}):
         return ""
     return f"  [default: {str(value).lower() if isinstance(value, bool) else repr(value)}]"

@@ -7,13 +7,12 @@ here: those that are not given are the estimator's own.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from sadih_dask.cluster.settings import ClusterSettings, Count, Section
-from sadih_dask.model.parameters import CHOICES
-from sadih_dask.types import EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
+from sadih_dask.model.parameters import PARAMETERS, Parameter
 
 
 def _as_list(value: Any) -> Any:
@@ -27,12 +26,8 @@ def _none_if_said(value: Any) -> Any:
 
 
 Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
-Weight: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Counts: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(_as_list)]
-OneOrMoreWeights: TypeAlias = Annotated[
-    tuple[Weight, ...], Field(min_length=1), BeforeValidator(_as_list)
-]
 
 
 class Run(Section):
@@ -145,29 +140,39 @@ class Store(Section):
         return self
 
 
-class Search(Section):
-    """Parameters to choose by cross-validation, each a list, in one scan of the data."""
+def _kind(parameter: Parameter) -> Any:
+    """What a setting of the model may be."""
+    if parameter.kind is str:
+        return Literal[parameter.choices]
+    if parameter.kind is int:
+        bounds = Field(strict=True, ge=parameter.least, le=parameter.most)
+    else:
+        bounds = Field(**{"gt" if parameter.positive else "ge": 0}, allow_inf_nan=False)
+    kind: Any = Annotated[parameter.kind, bounds]
+    for word in parameter.also:
+        kind = kind | (None if word is None else Literal[word])
+    return Annotated[kind, BeforeValidator(_none_if_said)] if None in parameter.also else kind
 
+
+def _field(parameter: Parameter) -> Any:
+    described = parameter.help + (', or "none"' if None in parameter.also else "")
+    return Annotated[_kind(parameter) | None, Field(description=described)], None
+
+
+def _list_of(parameter: Parameter) -> Any:
+    values = Annotated[
+        tuple[_kind(parameter), ...], Field(min_length=1), BeforeValidator(_as_list)  # type: ignore[misc]
+    ]
+    return Annotated[values | None, Field(description=f"{parameter.help}: values to try")], None
+
+
+class _Search(Section):
     folds: Annotated[int, Field(ge=2, description="parts that are left out in turn")] = 5
     queries: Annotated[Count, Field(description="rows of each part that are looked up")] = 1000
-    n_bits: Annotated[
-        Annotated[Counts, Field(min_length=1)] | None,
-        Field(description="code lengths to try; by default model.n_bits"),
-    ] = None
-    alpha: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
-    beta: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
-    gamma: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
-    ridge: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
-    loss: Annotated[tuple[str, ...] | None, Field(description="values to try")] = None
-    encoder: Annotated[tuple[str, ...] | None, Field(description="values to try")] = None
-    start: Annotated[tuple[str, ...] | None, Field(description="values to try")] = None
+    n_bits: Any
 
     @model_validator(mode="after")
-    def _known_words(self) -> Search:
-        for name in ("loss", "encoder", "start"):
-            for word in getattr(self, name) or ():
-                if word not in CHOICES[name]:
-                    raise ValueError(f"{name} has {word!r}; allowed are {', '.join(CHOICES[name])}")
+    def _has_values(self) -> Self:
         if not self.grid:
             raise ValueError(
                 "there is nothing to choose from; give alpha, beta or another as a list"
@@ -181,39 +186,30 @@ class Search(Section):
         return {name: list(values) for name, values in given.items()}
 
 
-class Model(Section):
-    """Parameters of SADIH; those that are not given are its defaults."""
+Search = create_model(
+    "Search",
+    __base__=_Search,
+    __doc__="Parameters to choose by cross-validation, each a list, in one scan of the data.",
+    **{name: _list_of(found) for name, found in PARAMETERS.items() if found.decides != "scan"},
+)
 
-    n_bits: Annotated[Count | None, Field(description="code length")] = None
-    loss: Annotated[Loss | None, Field(description="loss of the codes")] = None
-    solver: Annotated[SolverKind | None, Field(description="updates")] = None
-    start: Annotated[StartKind | None, Field(description="starting codes")] = None
-    encoder: Annotated[Literal["auto"] | EncoderKind | None, Field(description="hash function")] = (
-        None
-    )
-    similarity: Annotated[SimilarityKind | None, Field(description="of labels")] = None
-    anchors: Annotated[
-        Annotated[Count | None, BeforeValidator(_none_if_said)] | None,
-        Field(description='radial basis functions, or "none"'),
-    ] = None
-    sigma: Annotated[float | None, Field(gt=0, description="their width")] = None
-    alpha: Annotated[Weight | None, Field(description="weight of reconstruction")] = None
-    beta: Annotated[Weight | None, Field(description="weight of encoding")] = None
-    gamma: Annotated[Weight | None, Field(description="weight of regularisation")] = None
-    ridge: Annotated[Weight | None, Field(description="penalty of the encoder")] = None
-    max_iter: Annotated[int | None, Field(ge=0, description="iterations of a start")] = None
-    tol: Annotated[Weight | None, Field(description="change that ends the iterations")] = None
-    n_init: Annotated[
-        Count | Literal["auto"] | None, Field(description='starts to try, or "auto"')
-    ] = None
-    block_rows: Annotated[Count | None, Field(description="rows that are read at a time")] = None
-    random_state: Annotated[int | None, Field(ge=0, description="seed")] = None
+
+class _Model(Section):
+    n_bits: Any
     search: Annotated[Search | None, Field(description="parameters to choose")] = None
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters that were given."""
         return {name: getattr(self, name) for name in sorted(self.model_fields_set - {"search"})}
+
+
+Model = create_model(
+    "Model",
+    __base__=_Model,
+    __doc__="Parameters of SADIH; those that are not given are its defaults.",
+    **{name: _field(found) for name, found in PARAMETERS.items()},
+)
 
 
 class Evaluation(Section):

@@ -1,0 +1,33 @@
+"""What is declared of the parameters is what the estimator has."""
+
+from inspect import signature
+
+import pytest
+
+from sadih_dask import SADIH
+from sadih_dask.errors import InputError
+from sadih_dask.model.parameters import DECIDED_BY_THE_SCAN, MAX_BITS, PARAMETERS, check_parameters
+
+
+def test_the_constructor_has_the_declared_parameters_and_defaults() -> None:
+    constructor = signature(SADIH).parameters
+    assert list(constructor) == list(PARAMETERS)
+    for name, parameter in PARAMETERS.items():
+        assert constructor[name].default == parameter.default
+        assert repr(constructor[name].default) == repr(parameter.default)
+        parameter.check(name, parameter.default)
+
+
+def test_the_docstring_says_every_parameter() -> None:
+    described = (SADIH.__doc__ or "").partition("Attributes")[0]
+    assert [name for name in PARAMETERS if name not in described] == []
+
+
+def test_what_is_decided_by_the_scan() -> None:
+    assert set(DECIDED_BY_THE_SCAN) == {"anchors", "sigma", "block_rows", "random_state"}
+
+
+def test_codes_that_would_take_hours_are_refused_before_any_work() -> None:
+    check_parameters(SADIH(n_bits=MAX_BITS))
+    with pytest.raises(InputError, match=r"n_bits=4096; expected a whole number from 1 to 2048"):
+        SADIH(n_bits=4096).fit("no rows are looked at")
