@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +30,7 @@ class _Or(click.ParamType[Any]):
         self._number, self._meaning, self._word = number, word, word or "none"
         self.name = f"N|{self._word}"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == self._word:
             return self._meaning
         try:

@@ -10,24 +10,22 @@ from __future__ import annotations
 import io
 import logging
 import os
-import platform
 import resource
 import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TextIO
 
+from sadih_dask.cluster.versions import versions_here
 from sadih_dask.files.filesystem import LocalFiles
 from sadih_dask.files.redaction import RedactingFilter, redact_values
 from sadih_dask.runs.directory import LOG, RUNS, Workspace
 
 FORMAT, VERSION = "sadih-run", 1
-PACKAGES = ("sadih-dask", "numpy", "scipy", "dask", "distributed", "zarr", "numba", "scikit-learn")
 
 Action = Literal["done", "reused", "skipped"]
 Outcome = Literal["complete", "nothing to do", "refused", "failed", "interrupted"]
@@ -36,17 +34,6 @@ Outcome = Literal["complete", "nothing to do", "refused", "failed", "interrupted
 def now() -> str:
     """The time, in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def versions() -> dict[str, str]:
-    """Versions of everything that takes part in the numbers."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # run from a folder that was not installed
-            found[name] = "unknown"
-    return found
 
 
 @dataclass
@@ -119,7 +106,7 @@ class Record:
             "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "cluster": self.cluster,
             "host": {"name": socket.gethostname(), "process": os.getpid()},
-            "versions": versions(),
+            "versions": versions_here(),
             "settings": self.settings,
         }
         clean: dict[str, Any] = redact_values(found)

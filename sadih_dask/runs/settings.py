@@ -7,12 +7,15 @@ here: those that are not given are the estimator's own.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from sadih_dask.cluster.settings import ClusterSettings, Count, Section
 from sadih_dask.model.parameters import PARAMETERS, Parameter
+
+_Section = TypeVar("_Section", bound=Section)
 
 
 def _as_list(value: Any) -> Any:
@@ -147,7 +150,8 @@ def _kind(parameter: Parameter) -> Any:
     if parameter.kind is int:
         bounds = Field(strict=True, ge=parameter.least, le=parameter.most)
     else:
-        bounds = Field(**{"gt" if parameter.positive else "ge": 0}, allow_inf_nan=False)
+        least = {"gt": 0} if parameter.positive else {"ge": 0}
+        bounds = Field(**least, allow_inf_nan=False)  # type: ignore[call-overload]
     kind: Any = Annotated[parameter.kind, bounds]
     for word in parameter.also:
         kind = kind | (None if word is None else Literal[word])
@@ -160,20 +164,33 @@ def _field(parameter: Parameter) -> Any:
 
 
 def _list_of(parameter: Parameter) -> Any:
-    values = Annotated[
-        tuple[_kind(parameter), ...], Field(min_length=1), BeforeValidator(_as_list)  # type: ignore[misc]
-    ]
-    return Annotated[values | None, Field(description=f"{parameter.help}: values to try")], None
+    values: Any = tuple[_kind(parameter), ...]  # type: ignore[misc]
+    listed = Annotated[values, BeforeValidator(_as_list)]
+    return Annotated[listed | None, Field(description=f"{parameter.help}: values to try")], None
 
 
-class _Search(Section):
+def _with_fields(fields: Mapping[str, Any]) -> Callable[[type[_Section]], type[_Section]]:
+    """The section with further fields."""
+
+    def add(section: type[_Section]) -> type[_Section]:
+        return create_model(
+            section.__name__, __base__=section, __doc__=section.__doc__, **dict(fields)
+        )
+
+    return add
+
+
+@_with_fields({name: _list_of(p) for name, p in PARAMETERS.items() if p.decides != "scan"})
+class Search(Section):
+    """Parameters to choose by cross-validation, each a list, in one scan of the data."""
+
     folds: Annotated[int, Field(ge=2, description="parts that are left out in turn")] = 5
     queries: Annotated[Count, Field(description="rows of each part that are looked up")] = 1000
     n_bits: Any
 
     @model_validator(mode="after")
     def _has_values(self) -> Self:
-        if not self.grid:
+        if not self.grid or any(values == () for _, values in self):
             raise ValueError(
                 "there is nothing to choose from; give alpha, beta or another as a list"
             )
@@ -186,30 +203,16 @@ class _Search(Section):
         return {name: list(values) for name, values in given.items()}
 
 
-Search = create_model(
-    "Search",
-    __base__=_Search,
-    __doc__="Parameters to choose by cross-validation, each a list, in one scan of the data.",
-    **{name: _list_of(found) for name, found in PARAMETERS.items() if found.decides != "scan"},
-)
+@_with_fields({name: _field(parameter) for name, parameter in PARAMETERS.items()})
+class Model(Section):
+    """Parameters of SADIH; those that are not given are its defaults."""
 
-
-class _Model(Section):
-    n_bits: Any
     search: Annotated[Search | None, Field(description="parameters to choose")] = None
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters that were given."""
         return {name: getattr(self, name) for name in sorted(self.model_fields_set - {"search"})}
-
-
-Model = create_model(
-    "Model",
-    __base__=_Model,
-    __doc__="Parameters of SADIH; those that are not given are its defaults.",
-    **{name: _field(found) for name, found in PARAMETERS.items()},
-)
 
 
 class Evaluation(Section):
