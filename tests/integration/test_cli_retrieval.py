@@ -187,7 +187,7 @@ def test_results_are_replaced_on_demand_only(folder: Path, here: Here, tmp_path:
     here(*words, "-o", target)
     before = target.read_bytes()
     _, err = here(*words, "-o", target, code=1)
-    assert "is there already; replace it with --overwrite" in err
+    assert "is there already. Replace it with --overwrite" in err
     assert target.read_bytes() == before
     here(*words, "-o", target, "--overwrite", "--show", 0)
 
@@ -352,7 +352,7 @@ def strange(folder: Path) -> Path:
         ("search db-codes.zarr other-codes.zarr", "codes of two models cannot be compared"),
         ("search other-codes.zarr q.zarr --model m.sadih", "two models cannot be compared"),
         ("search db-codes.zarr q.zarr", "is a feature store; give the model that hashes it"),
-        ("search db-codes.zarr q-x.npy", "holds features; give the model"),
+        ("search db-codes.zarr q-x.npy", "holds features. Give the model"),
         ("search db-codes.zarr q-codes.zarr --model m.sadih", "needs no hashing"),
         ("search db-codes.zarr text.npy --model m.sadih", "is no .npy file of numbers"),
         ("search db-codes.zarr none.npy --model m.sadih", "No such file"),

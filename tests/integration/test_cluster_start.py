@@ -75,8 +75,8 @@ def here(*words: object) -> None:
     commands([str(word) for word in words], standalone_mode=False)
 
 
-def sadih(*words: object, **environment: str) -> str:
-    done = subprocess.run(
+def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [COMMAND, *map(str, words)],
         capture_output=True,
         text=True,
@@ -84,6 +84,10 @@ def sadih(*words: object, **environment: str) -> str:
         check=False,
         timeout=120,
     )
+
+
+def sadih(*words: object, **environment: str) -> str:
+    done = command(*words, **environment)
     assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stderr
 
@@ -157,6 +161,25 @@ def test_an_encrypted_scheduler_lets_no_stranger_in(
             running(settings),
         ):
             pass
+
+
+def test_wrong_certificates_are_a_wrong_configuration(
+    encrypted: DaskProcesses, files: TlsFiles, store: FeatureStore, tmp_path: Path
+) -> None:
+    other = tls_files(tmp_path / "other")
+    words = ["encode", store.url, tmp_path / "m", tmp_path / "c", "--scheduler", encrypted.address]
+    SADIH(**FAST, anchors=20).fit(*rows(d=64)).save(tmp_path / "m")
+    for ca, key, said in (
+        (other.ca, other.key, "do not accept each other's certificates"),
+        (files.ca, files.key, "cannot be used together"),
+        (files.ca, tmp_path / "m", "is no PEM file"),
+    ):
+        flags = ["--tls-ca", ca, "--tls-cert", other.cert, "--tls-key", key]
+        done = command(*words, *flags)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    done = command(*words)
+    assert done.returncode == 2
+    assert "ca_file is missing. Give --tls-ca FILE or SADIH_TLS_CA" in done.stderr
 
 
 def test_the_scheduler_speaks_tls(encrypted: DaskProcesses) -> None:
