@@ -144,13 +144,32 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
 
 
-def require(module: str, what: str, extra: str = "ingest") -> Any:
-    """Import an optional library, or say what needs it and which command installs it."""
+_EXTRAS = {
+    "dask_jobqueue": "slurm",
+    "dask_kubernetes": "kubernetes",
+    "faiss": "faiss",
+    "h5py": "ingest",
+    "matplotlib": "report",
+    "pyarrow": "ingest",
+    "s3fs": "s3",
+}
+"""The extra of this package that brings an optional library."""
+
+
+def require(module: str, purpose: str) -> Any:
+    """Import an optional library; where it is missing, name the purpose and the command.
+
+    >>> require("adlfs", "this")
+    Traceback (most recent call last):
+    sadih_dask.errors.InputError: this needs adlfs, which is not installed. Install it with: ...
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0].replace("_", "-")
+        package = module.partition(".")[0]
+        extra = _EXTRAS.get(package)
+        wanted = package if extra is None else f"'sadih-dask[{extra}]'"
         raise InputError(
-            f"{what} needs {package}, which is not installed. "
-            f"Install it with: pip install 'sadih-dask[{extra}]'"
+            f"{purpose} needs {package}, which is not installed. "
+            f"Install it with: pip install {wanted}"
         ) from error

@@ -1,7 +1,4 @@
-"""Names for the array types that the package passes around.
-
-The words that choose between variants; nothing is imported here, so that they cost nothing.
-"""
+"""Names of the array types that the package passes around, and words that choose variants."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bytes: TypeAlias = NDArray[np.uint8]
 Array: TypeAlias = NDArray[Any]
-
 
 EncoderKind: TypeAlias = Literal["posterior", "ridge", "orthogonal", "lemma"]
 Loss: TypeAlias = Literal["l21", "l1"]

@@ -1,9 +1,4 @@
-"""``sadih encode``.
-
-``sadih search``.
-
-``sadih export``.
-"""
+"""``sadih encode``, ``sadih search`` and ``sadih export``."""
 
 from __future__ import annotations
 

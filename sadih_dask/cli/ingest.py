@@ -86,23 +86,24 @@ def ingest_command(
     An interrupted ingestion goes on when the same command is repeated; with --append, files that
     are in the store already are passed over, and the new rows are added all at once.
     """  # noqa: D301 - click reads this escape
-    from sadih_dask.ingest import ingest
     from sadih_dask.ingest.changes import pass_over_young
+    from sadih_dask.jobs.ingest import Stores, ingest
 
     mode = _mode(chosen.pop("append"), chosen.pop("overwrite"))
     form = {name: chosen.pop(name) for name in ("dtype", "chunk_rows", "compression")}
-    places = _places(store, chosen.pop("queries"), chosen.pop("hold_out"), chosen.pop("seed"))
+    queries = chosen.pop("queries")
+    parts = _parts(store, queries, chosen.pop("hold_out"), chosen.pop("seed"))
     files, too_young = pass_over_young(_files(sources, chosen), min_age)
     if too_young:
         echo(f"{len(too_young)} files are younger than {min_age:g} s: passed over.")
     if files is None:
         return
-    for url, hold_out in places.items():
-        hint = _APPEND if mode == "append" else _RESUME
-        with options.resumable(hint), Bar("Ingesting", goes_on=True, quiet=quiet) as bar:
-            part = replace(files, hold_out=hold_out)
-            done = ingest(part, url, mode=mode, progress=bar, **form)
-        _report(done)
+    reads = {url: (replace(files, hold_out=part), mode) for url, part in parts.items()}
+    hint = _APPEND if mode == "append" else _RESUME
+    with options.resumable(hint), Bar("Ingesting", goes_on=True, quiet=quiet) as bar:
+        done = ingest(reads, Stores(store, queries), form, bar)
+    for one in done.values():
+        _report(one)
 
 
 def _report(done: Ingested) -> None:
@@ -119,7 +120,7 @@ def _report(done: Ingested) -> None:
         echo("It has no labels (--labels): its rows can be hashed, but not learned from.")
 
 
-def _places(
+def _parts(
     store: str, queries: str | None, fraction: float | None, seed: int
 ) -> dict[str, HoldOut | None]:
     """Return the stores to be filled, and which part of the rows goes into each."""

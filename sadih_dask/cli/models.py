@@ -1,9 +1,4 @@
-"""``sadih fit``.
-
-``sadih tune``.
-
-``sadih evaluate``.
-"""
+"""``sadih fit``, ``sadih tune`` and ``sadih evaluate``."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ import click
 from sadih_dask.cli import options
 from sadih_dask.cli.output import echo, echo_json
 from sadih_dask.cli.progress import Bar
-from sadih_dask.model.parameters import PARAMETERS, Parameter
+from sadih_dask.model.parameters import PAPER_GRID, PARAMETERS, Parameter
 
 if TYPE_CHECKING:
     from sadih_dask.report.retrieval import Length
@@ -101,8 +96,8 @@ def fit_command(
     What a long scan has come to is kept in MODEL.scan until MODEL is written: an interrupted run
     goes on when the same command is repeated.
     """
-    from sadih_dask import FeatureStore
-    from sadih_dask.jobs.fit import train
+    from sadih_dask.jobs.fit import fit
+    from sadih_dask.stores import FeatureStore
 
     opened = FeatureStore.open(store)
     checkpoint = f"{model}.scan"
@@ -112,7 +107,7 @@ def fit_command(
     )
     bar = Bar("Scanning", goes_on=True, quiet=running.quiet)
     with options.resumable(hint), running.prepared(), bar:
-        trained = train(
+        fitted = fit(
             opened,
             model,
             parameters,
@@ -120,15 +115,15 @@ def fit_command(
             progress=bar.over,
             checkpoint=checkpoint,
         )
-    if trained.n_rows_known == trained.n_rows:
-        echo(f"{model}: has learned from all {trained.n_rows:,} rows already.")
+    if fitted.n_rows_known == fitted.n_rows:
+        echo(f"{model}: has learned from all {fitted.n_rows:,} rows already.")
         return
-    loaded = trained.n_rows_loaded
+    loaded = fitted.n_rows_loaded
     before = f"{loaded:,} before the interruption, " if loaded else ""
     echo(
-        f"{model}: {trained.model.n_bits} bits from {trained.n_rows:,} rows "
-        f"({trained.n_rows_read:,} read now, {before}{trained.n_rows_known:,} known before), "
-        f"{trained.model.groups_.n_groups:,} label groups."
+        f"{model}: {fitted.model.n_bits} bits from {fitted.n_rows:,} rows "
+        f"({fitted.n_rows_read:,} read now, {before}{fitted.n_rows_known:,} known before), "
+        f"{fitted.model.groups_.n_groups:,} label groups."
     )
 
 
@@ -195,23 +190,11 @@ def tune_command(
     What a long scan has come to is kept in MODEL.scan until MODEL is written: an interrupted run
     goes on when the same command is repeated.
     """
-    from sadih_dask import FeatureStore
-    from sadih_dask.compute.checkpoint import Checkpoint
-    from sadih_dask.errors import Argument, ConflictError, Remedy
-    from sadih_dask.files.file import locate
-    from sadih_dask.jobs import tune as tuning
-    from sadih_dask.model.parameters import PAPER_GRID
+    from sadih_dask.jobs.evaluate import missing_matplotlib
+    from sadih_dask.jobs.tune import tune
+    from sadih_dask.stores import FeatureStore
 
-    opened, place = FeatureStore.open(store), locate(model)
-    if place.is_file() and not overwrite:
-        raise ConflictError(
-            f"{model} is there already",
-            remedy=Remedy("Replace it with {}", Argument("overwrite", True)),
-        )
-    place.check()
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
-    checkpoint = Checkpoint(f"{model}.scan")
+    opened = FeatureStore.open(store)
     grid = {"alpha": alpha or PAPER_GRID["alpha"], "beta": beta or PAPER_GRID["beta"]}
     hint = (
         f"{model} is as it was before. What a long scan has come to stays in {model}.scan: repeat "
@@ -222,31 +205,23 @@ def tune_command(
         return Bar(title, unit=unit, goes_on=unit == "rows", quiet=running.quiet).over(n_units)
 
     with options.resumable(hint), running.prepared():
-        tuned = tuning.tune(
+        tuned = tune(
             opened,
+            model,
             parameters,
             grid,
             bits,
             folds,
             queries,
+            results=output,
+            overwrite=overwrite,
             progress=bar,
-            checkpoint=checkpoint,
+            checkpoint=f"{model}.scan",
         )
-    tuned.model.save(model)
-    checkpoint.discard()
-    echo(*tuned.table.splitlines())
-    best = tuned.search.best_params_
-    echo("", f"{model}: {best['n_bits']} bits from {tuned.n_rows:,} rows.")
+    echo(*tuned.search.table().splitlines())
+    echo("", f"{model}: {tuned.model.n_bits} bits from {tuned.fitted.n_rows:,} rows.")
     if output is not None:
-        _say_what_was_tuned(*tuning.write(output, tuned))
-
-
-def _say_what_was_tuned(files: tuple[Path, ...], missing: str | None) -> None:
-    echo("", "Written:")
-    for path in files:
-        echo(f"  {path}")
-    if missing is not None:
-        echo(f"No figure: {missing}", err=True)
+        _list_files(tuned.files, missing_matplotlib())
 
 
 _PROTOCOLS = (
@@ -291,14 +266,23 @@ def evaluate_command(
     code of its labels; under `encoded` among the rows of the store DATABASE, hashed by MODEL. A row
     is relevant if it shares a label with the query.
     """
-    from sadih_dask import SADIH, CodeStore, FeatureStore
-    from sadih_dask.jobs import evaluate as evaluating
+    from sadih_dask.jobs.evaluate import (
+        TIE_RULE,
+        Collection,
+        document,
+        measure,
+        missing_matplotlib,
+        write_metrics,
+        write_page,
+    )
+    from sadih_dask.model.estimator import SADIH
+    from sadih_dask.stores import CodeStore, FeatureStore
 
     began = time.time()
     if codes is not None and database is None:
         raise click.UsageError("--codes are those of DATABASE, which has their labels; give both")
     learner = SADIH.load(model)
-    rows = evaluating.Collection(
+    rows = Collection(
         FeatureStore.open(queries),
         None if database is None else FeatureStore.open(database),
         None if codes is None else CodeStore.open(codes),
@@ -308,27 +292,30 @@ def evaluate_command(
         output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
     with options.resumable("Repeat the same command."), running.prepared():
         with running.bar("Comparing") as bar:
-            lengths = evaluating.measure(learner, rows, bits, bar.over)
+            lengths = measure(learner, rows, bits, bar.over)
         if as_json:
-            echo_json(evaluating.document(learner, rows, lengths))
+            echo_json(document(learner, rows, lengths))
         else:
-            _print(lengths, learner.hash_function_.n_bits, evaluating.TIE_RULE)
+            _print_metrics(lengths, learner.hash_function_.n_bits, TIE_RULE)
         if output is None:
             return
-        with running.bar("Looking at codes") as bar:
-            written = evaluating.write(
-                output,
-                learner,
-                rows,
-                lengths,
-                title=f"Retrieval with {PurePath(model).name}",
-                began=began,
-                progress=bar.over,
-            )
-    _say_what_was_written(written.files, written.missing, to_stderr=as_json)
+        written = [write_metrics(output, learner, rows, lengths)]
+        if (missing := missing_matplotlib()) is None:
+            with running.bar("Looking at codes") as bar:
+                written += write_page(
+                    output,
+                    learner,
+                    rows,
+                    lengths,
+                    title=f"Retrieval with {PurePath(model).name}",
+                    began=began,
+                    files=written,
+                    progress=bar.over,
+                )
+    _list_files(written, missing, to_stderr=as_json)
 
 
-def _print(lengths: Sequence[Length], own: int, ties: str) -> None:
+def _print_metrics(lengths: Sequence[Length], own: int, ties: str) -> None:
     """The whole table of the model's own length, and MAP of the others."""
     shown = repr(next(length.protocols for length in lengths if length.n_bits == own))
     echo(*shown.splitlines(), "", _PROTOCOLS, ties)
@@ -341,8 +328,8 @@ def _print(lengths: Sequence[Length], own: int, ties: str) -> None:
         echo(f"{length.n_bits:>6}{values}")
 
 
-def _say_what_was_written(files: Sequence[Path], missing: str | None, *, to_stderr: bool) -> None:
-    """Stdout is the JSON object's own."""
+def _list_files(files: Sequence[Path], missing: str | None, *, to_stderr: bool = False) -> None:
+    """Say what was written, and why not more; stdout may be a JSON object's own."""
     echo("", "Written:", err=to_stderr)
     for path in files:
         if path.suffix in (".svg", ".pdf"):

@@ -59,13 +59,21 @@ def in_options(argument: Argument, command: click.Command) -> str:
     """
     name, value = argument.name, argument.value
     options = {each.name: each for each in command.params if isinstance(each, click.Option)}
-    if "." in name and "overrides" in options:  # a setting of a configuration
-        return f"--set {name}={value}"
     option = options.get(name) or (options.get(value) if isinstance(value, str) else None)
     if option is None:
-        return str(argument)
+        return _in_settings(argument) if "overrides" in options else str(argument)
     words = [max(option.opts, key=len)]
     if not option.is_flag:
         words += [option.metavar] if value is None and option.metavar else []
         words += [] if value is None else [shlex.quote(str(value))]
     return " ".join(words)
+
+
+def _in_settings(argument: Argument) -> str:
+    """An argument as a setting of a configuration."""
+    from sadih_dask.runs.loading import key_of
+
+    key = key_of(argument.name)
+    if key is None or argument.value is None:
+        return key or str(argument)
+    return f"--set {key}={argument.value}"

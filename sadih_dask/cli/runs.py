@@ -1,17 +1,11 @@
-"""``sadih run``.
-
-``sadih runs``.
-
-``sadih compare``.
-
-``sadih rollback``.
-"""
+"""``sadih run``, ``sadih runs``, ``sadih compare`` and ``sadih rollback``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -90,7 +84,7 @@ def run_command(
     pipeline = Pipeline(
         settings,
         configuration,
-        _Display(running.quiet),
+        partial(Bar, quiet=running.quiet),
         lambda: _placed(running, cluster),
         lambda line: None if running.quiet else echo(line, err=as_json),
     )
@@ -104,21 +98,13 @@ def run_command(
         if as_json and pipeline.record is not None:
             echo_json(pipeline.record.to_dict())
     if not as_json and not running.quiet:
-        _print_run(record, pipeline)
+        _print_record(record, pipeline)
     if record.outcome == "refused":
         for reason in (record.gate or {}).get("reasons", []):
             complain(reason)
         complain(f"latest is still {record.previous or 'none'}.")
         return GATE_REFUSED
     return 0
-
-
-class _Display:
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-
-    def bar(self, title: str, *, unit: str = "rows", goes_on: bool = False) -> Bar:
-        return Bar(title, unit=unit, goes_on=goes_on, quiet=self._quiet)
 
 
 @contextmanager
@@ -149,7 +135,7 @@ def _print_plan(stages: Iterator[Mapping[str, Any]], as_json: bool) -> None:
     echo("Nothing was done (--plan).")
 
 
-def _print_run(record: Record, pipeline: Pipeline) -> None:
+def _print_record(record: Record, pipeline: Pipeline) -> None:
     """What was done, and how good it is."""
     directory = pipeline.settings.run.directory
     if record.outcome == "nothing to do":
@@ -189,26 +175,26 @@ def runs_command(directory: str, as_json: bool) -> None:
     The run that is the latest has a star.
     """
     from sadih_dask.errors import SadihError
-    from sadih_dask.runs.directory import Workspace
+    from sadih_dask.runs.directory import RunDirectory
 
-    workspace = Workspace(directory)
+    runs = RunDirectory(directory)
     records: list[dict[str, Any]] = []
-    for run in workspace.runs():
+    for run in runs.runs():
         try:
-            found = workspace.record(run) or {"outcome": "running"}
+            found = runs.record(run) or {"outcome": "running"}
         except SadihError as error:
             found = {"outcome": "damaged", "error": str(error)}
         records.append({**found, "id": run})
-    for record in records if not workspace.is_held() else records[:-1]:
+    for record in records if not runs.is_held() else records[:-1]:
         if record["outcome"] == "running":  # nobody is at it any more
             record["outcome"] = "killed"
     if as_json:
         echo_json(records)
         return
     if not records:
-        echo(f"{workspace.url} has no runs yet; make one with: sadih run CONFIG")
+        echo(f"{runs.url} has no runs yet; make one with: sadih run CONFIG")
         return
-    latest = workspace.latest()
+    latest = runs.latest()
     width = max(len(record["id"]) for record in records)
     echo(
         f"  {'run':<{width}}  {'outcome':<12}{'seconds':>9}{'rows':>14}{'bits':>6}"
@@ -247,16 +233,16 @@ def compare_command(directory: str, first: str, second: str, as_json: bool) -> N
     A and B are ids as `sadih runs` lists them, or the word latest.  [default for B: latest]
     """
     from sadih_dask.errors import FormatError
-    from sadih_dask.runs.directory import Workspace
+    from sadih_dask.runs.directory import RunDirectory
     from sadih_dask.runs.record import compare
 
-    workspace = Workspace(directory)
+    runs = RunDirectory(directory)
 
     def record_of(name: str) -> dict[str, Any]:
-        run = (workspace.latest() or name) if name == "latest" else name
-        workspace.manifest(run)  # says which runs there are, if it is none of them
-        if (found := workspace.record(run)) is None:
-            raise FormatError(f"run {run} of {workspace.url} was killed before it left a record")
+        run = (runs.latest() or name) if name == "latest" else name
+        runs.manifest(run)  # says which runs there are, if it is none of them
+        if (found := runs.record(run)) is None:
+            raise FormatError(f"run {run} of {runs.url} was killed before it left a record")
         return found
 
     found = compare(record_of(first), record_of(second))
@@ -264,10 +250,11 @@ def compare_command(directory: str, first: str, second: str, as_json: bool) -> N
         echo_json(found.to_dict())
         return
     echo(f"from {first} to {second}")
-    _print("settings", found.settings)
-    _print("data and results", found.data)
-    _print("versions", found.versions)
-    _print("mean average precision", [_named(row) for row in found.metrics if _is_map(row)])
+    _print_differences("settings", found.settings)
+    _print_differences("data and results", found.data)
+    _print_differences("versions", found.versions)
+    values = [_named(row) for row in found.metrics if _is_map(row)]
+    _print_differences("mean average precision", values)
 
 
 def _is_map(row: Difference) -> bool:
@@ -280,7 +267,7 @@ def _named(row: Difference) -> Difference:
     return replace(row, what=f"{bits} bits, {protocol}")
 
 
-def _print(title: str, differences: Iterable[Difference]) -> None:
+def _print_differences(title: str, differences: Iterable[Difference]) -> None:
     rows = list(differences)
     if not rows:
         echo("", f"{title}: the same")
@@ -311,16 +298,11 @@ def rollback_command(directory: str, run: str | None) -> None:
     result the latest again, only one from other data or settings.
     """
     from sadih_dask.errors import FormatError
-    from sadih_dask.runs.directory import Workspace
+    from sadih_dask.runs.directory import RunDirectory
 
-    workspace = Workspace(directory)
-    if not workspace.runs():  # a lock would make the folder of a mistyped name
-        raise FormatError(f"{workspace.url} has no runs; nothing was changed")
-    with workspace.locked():
-        before = workspace.latest()
-        chosen = run or workspace.previous_complete()
-        if not workspace.manifest(chosen).get("complete"):
-            raise FormatError(f"run {chosen} of {workspace.url} is not complete; choose another")
-        workspace.reject_after(chosen)
-        workspace.point_latest_at(chosen)
-    echo(f"{workspace.url}: latest was {before}, is {chosen}.")
+    runs = RunDirectory(directory)
+    if not runs.runs():  # a lock would make the folder of a mistyped name
+        raise FormatError(f"{runs.url} has no runs; nothing was changed")
+    with runs.locked():
+        before, chosen = runs.roll_back(run)
+    echo(f"{runs.url}: latest was {before}, is {chosen}.")

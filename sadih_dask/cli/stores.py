@@ -1,7 +1,4 @@
-"""``sadih inspect``.
-
-``sadih verify``.
-"""
+"""``sadih inspect`` and ``sadih verify``."""
 
 from __future__ import annotations
 
@@ -121,24 +118,18 @@ def verify_command(store: str, workers: int | None, quiet: bool) -> None:
 
     STORE is a feature store, a code store, a model file, or a run directory with all it holds.
     """
-    from sadih_dask.files.file import is_file
-    from sadih_dask.jobs.inspect import open_store
-    from sadih_dask.model.model_file import read_model
+    from sadih_dask.jobs.verify import verify
     from sadih_dask.runs.directory import is_run_directory
 
-    if is_file(store):
-        read_model(store)
-        echo(f"{store}: model file, intact.")
-        return
     if is_run_directory(store):
         _verify_runs(store)
         return
-    opened = open_store(store)
-    with (
-        options.resumable("Nothing was changed."),
-        Bar("Verifying", unit="chunks", quiet=quiet) as b,
-    ):
-        found = opened.verify(workers=workers, progress=b)
+    bar = Bar("Verifying", unit="chunks", quiet=quiet)
+    with options.resumable("Nothing was changed."), bar:
+        found = verify(store, workers=workers, progress=bar)
+    if found is None:
+        echo(f"{store}: model file, intact.")
+        return
     for problem in found.problems:
         echo(problem)
     if not found.ok:
@@ -152,13 +143,13 @@ def verify_command(store: str, workers: int | None, quiet: bool) -> None:
 
 
 def _verify_runs(directory: str) -> None:
-    from sadih_dask.runs.directory import Workspace, problems
+    from sadih_dask.runs.directory import RunDirectory
 
-    workspace = Workspace(directory)
-    found = list(problems(workspace))
+    runs = RunDirectory(directory)
+    found = list(runs.problems())
     for problem in found:
         echo(problem)
     if found:
-        complain(f"{workspace.url}: {len(found)} things are damaged")
+        complain(f"{runs.url}: {len(found)} things are damaged")
         raise click.exceptions.Exit(1)
-    echo(f"{workspace.url}: intact. {len(workspace.runs())} runs, all that they made.")
+    echo(f"{runs.url}: intact. {len(runs.runs())} runs, all that they made.")

@@ -1,8 +1,8 @@
 """Where tasks run: threads or processes of this machine, or a cluster, over connections one trusts.
 
-Nothing here is needed to use this package with a Dask client of one's own. Read `settings` first,
-then `start`, `launchers`, `security` (certificates, and what is refused without them) and
-`versions`.
+Read `settings` first (what one may ask for), then `start` (starting or joining it) with `launchers`
+(processes, Slurm, Kubernetes), `security` (certificates) and `versions` (workers with other ones are
+named). Nothing here is needed to use this package with a Dask client of one's own.
 """
 
 from sadih_dask.cluster.settings import ClusterSettings, Tls

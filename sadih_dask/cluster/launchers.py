@@ -40,7 +40,7 @@ def processes(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
 @contextmanager
 def slurm_jobs(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
     """A scheduler in this process, and workers as jobs, which are cancelled at the end."""
-    jobqueue = require("dask_jobqueue.slurm", "a SLURM cluster", "slurm")
+    jobqueue = require("dask_jobqueue.slurm", "a SLURM cluster")
     options = slurm_options(settings)
     with jobqueue.SLURMCluster(**options) as cluster:
         cluster.scale(jobs=settings.workers or 1)
@@ -102,8 +102,8 @@ def kubernetes_pods(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
     """A DaskCluster of the Dask operator: one that is there, or one that is deleted at the end."""
     options = kubernetes_options(settings)
     what = "a cluster on Kubernetes"
-    operator = require("dask_kubernetes.operator", what, "kubernetes")
-    modes = require("dask_kubernetes.operator.kubecluster.kubecluster", what, "kubernetes")
+    operator = require("dask_kubernetes.operator", what)
+    modes = require("dask_kubernetes.operator.kubecluster.kubecluster", what)
     options["create_mode"] = modes.CreateMode[options["create_mode"]]
     try:
         cluster = operator.KubeCluster(**options)

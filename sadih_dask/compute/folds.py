@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from sadih_dask.compute.reduction import Reduction
 from sadih_dask.errors import InputError, SadihError
 from sadih_dask.learning.labels import as_rows
+from sadih_dask.learning.randomness import splitmix64
 from sadih_dask.learning.statistics import Statistics, merge_in_order
 from sadih_dask.types import Array, Ints
 
@@ -81,15 +81,7 @@ class Folds:
     def _deal(self, runs: Ints) -> Ints:
         """Folds of the rows of each run, (runs, n_folds): the order of a hash of each place."""
         places = runs[:, None] * self.n_folds + np.arange(self.n_folds)
-        return np.argsort(_scramble(places.astype(np.uint64), self.key), axis=1, kind="stable")
-
-
-def _scramble(numbers: NDArray[np.uint64], key: int) -> NDArray[np.uint64]:
-    """Hash of 64 bits: the output function of SplitMix64, whose state is the number."""
-    z = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+        return np.argsort(splitmix64(places.astype(np.uint64), self.key), axis=1, kind="stable")
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
 
 from sadih_dask.compute.blas import limited
-from sadih_dask.errors import Argument, ClusterError, Remedy
+from sadih_dask.errors import ClusterError
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ def _run_once(
     try:
         return settle(client, _result(future), counted, report)
     except (KilledWorker, NoWorkerError, NoValidWorkerError) as error:
-        raise _verdict(error, graph) from error
+        raise ClusterError(_verdict(error, graph)) from error
     except (OSError, ClosedClientError):
         if future.status == "error":  # raised by a task, on a worker
             raise
@@ -173,21 +173,16 @@ def _let_go(future: Future[Any]) -> None:
         future.cancel()
 
 
-def _verdict(error: KilledWorker | NoWorkerError | NoValidWorkerError, graph: Any) -> ClusterError:
+def _verdict(error: KilledWorker | NoWorkerError | NoValidWorkerError, graph: Any) -> str:
     task = _in_words(error.task, graph)
     if isinstance(error, KilledWorker):
-        return ClusterError(
+        return (
             f"{task} has ended {error.allowed_failures + 1} workers one after the other, the last "
-            f"at {error.last_worker.address}. Most likely they ran out of memory",
-            remedy=Remedy(
-                "Start workers with more (dask worker --memory-limit) or take smaller blocks ({}). "
-                "Their logs say more",
-                Argument("block_rows"),
-            ),
+            f"at {error.last_worker.address}. Most likely they ran out of memory: start workers "
+            "with more (dask worker --memory-limit) or take smaller blocks (block_rows). Their "
+            "logs say more"
         )
-    return ClusterError(
-        f"no worker took {task} for {error.timeout:.0f} s. Start workers: dask worker ADDRESS"
-    )
+    return f"no worker took {task} for {error.timeout:.0f} s. Start workers: dask worker ADDRESS"
 
 
 def _in_words(key: Any, graph: Any) -> str:

@@ -82,7 +82,7 @@ class StoreRows:
         """Rows of a labelled store from ``first`` on."""
         if "labels" not in store.arrays:
             raise LabelError(
-                f"{store.url} has no labels; codes follow labels. Ingest it with labels"
+                f"{store.url} has no labels; codes follow labels. Ingest it with --labels"
             )
         return cls(store, first, store.n_rows)
 
@@ -196,7 +196,7 @@ Rows: TypeAlias = ReadableRows | LazyRows
 def find_ids(store: FeatureStore, ids: Any) -> Ints:
     """Rows of the given ids, ascending; the ids are read chunk by chunk."""
     if "ids" not in store.arrays:
-        raise InputError(f"{store.url} has no ids; ingest it with ids to remove rows by id")
+        raise InputError(f"{store.url} has no ids; ingest it with --ids to remove rows by id")
     wanted = np.unique(np.asarray(ids))
     found: list[Ints] = []
     for start in range(0, store.n_rows, store.chunk_rows):
@@ -334,7 +334,7 @@ def open_labels(database: Any, queries: Any) -> tuple[Labels, ArrayLabels]:
                 f"{what}: no labels were given; pass an array or the FeatureStore that holds them"
             )
         if isinstance(labels, FeatureStore) and "labels" not in labels.arrays:
-            raise LabelError(f"{labels.url} has no labels; ingest it with labels")
+            raise LabelError(f"{labels.url} has no labels; ingest it with --labels")
     asked = queries.read("labels") if isinstance(queries, FeatureStore) else _as_array(queries)
     if isinstance(database, FeatureStore):
         _check_forms(database.shape("labels")[1:], asked.shape[1:])

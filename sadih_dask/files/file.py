@@ -1,4 +1,4 @@
-"""One file: at a local path, or one object behind any URL that `storage.files` connects to.
+"""One file: at a local path, or one object behind any URL that `filesystem` connects to.
 
 Writing replaces it in one step, so readers see the old bytes or the new, never a part.
 """
@@ -14,8 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from sadih_dask.errors import InputError, naming
-from sadih_dask.files.filesystem import Files, connect
+from sadih_dask.errors import InputError
+from sadih_dask.files.filesystem import (
+    TEMPORARY_SUFFIX,
+    Files,
+    connect,
+    local_path,
+    write_atomically,
+)
 
 Write: TypeAlias = Callable[[IO[bytes]], None]
 OBJECT_BYTES = 8 * 2**30
@@ -23,7 +29,7 @@ OBJECT_BYTES = 8 * 2**30
 
 
 @dataclass(frozen=True)
-class LocalPlace:
+class LocalFile:
     """A file of this machine or of a shared file system: streamed, whatever its size."""
 
     path: Path
@@ -33,17 +39,12 @@ class LocalPlace:
 
     def write(self, write: Write, *, durable: bool = True) -> None:
         """Let `write` fill a file beside this one and put it in its place."""
-        scratch = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            with naming(self.path), scratch.open("xb") as file:
+
+        def fill(scratch: Path) -> None:
+            with scratch.open("xb") as file:
                 write(file)
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
-            scratch.replace(self.path)
-        except BaseException:
-            scratch.unlink(missing_ok=True)
-            raise
+
+        write_atomically(self.path, fill, durable=durable)
 
     def open(self) -> IO[bytes]:
         """Open the file for reading; FileNotFoundError if there is none."""
@@ -66,7 +67,7 @@ class LocalPlace:
 
 
 @dataclass(frozen=True)
-class RemotePlace:
+class RemoteFile:
     """An object behind a URL: written and read whole, up to a limit."""
 
     files: Files
@@ -110,7 +111,7 @@ class RemotePlace:
 
     def check(self) -> None:
         """Refuse a place that nothing can be written to, before the work for it is done."""
-        trial = f".{self.key}.{uuid.uuid4().hex}.tmp"
+        trial = f".{self.key}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
         try:
             self.files.write(trial, [b"trial"])
             self.files.delete(trial)
@@ -125,21 +126,18 @@ def _is_empty(error: OSError) -> bool:
     return error.errno == errno.EINVAL
 
 
-Place: TypeAlias = LocalPlace | RemotePlace
+File: TypeAlias = LocalFile | RemoteFile
 
 
-def locate(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Place:
+def locate(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> File:
     """Return the place that a path or URL names; nothing has to be there."""
     text = os.fspath(url)
-    scheme, found, rest = text.partition("://")
-    if not found:
-        return LocalPlace(Path(text))
-    if scheme in {"file", "local"}:
-        return LocalPlace(Path(rest))
+    if (path := local_path(text)) is not None:
+        return LocalFile(path)
     folder, _, key = text.rpartition("/")
     if not key or folder.endswith("/"):
-        raise InputError(f"{text!r} names no object; expected a URL like {scheme}://bucket/name")
-    return RemotePlace(connect(folder, storage_options), key)
+        raise InputError(f"{text!r} names no object; expected a URL like s3://bucket/name")
+    return RemoteFile(connect(folder, storage_options), key)
 
 
 def is_file(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> bool:

@@ -1,20 +1,19 @@
-"""Named bytes under one URL: bounded reads, atomic and durable writes.
+"""Named bytes at a path or an fsspec URL: bounded reads, atomic and durable writes.
 
-Everything that a store keeps passes through here, so three promises are made once:
+Everything that a store keeps, and every source file, passes through here, so what is promised is
+promised once:
 
+- a path or URL is taken apart in one place (`local_path`), and one function (`client`) finds the
+  library for a URL; its credentials are those that the library finds in the environment
+  (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``), and its errors get the name of the place;
 - a read never takes more memory than its caller allows, whatever the file claims to be;
 - a write replaces a name in one step: a reader sees the old bytes or the new, never a part;
 - on a local disk a durable write has reached the disk when it returns (and its name, after
   `sync`), so that a commit which survives a power cut never refers to chunks that did not.
 
-Keys are built from constants and integers only, never from text found in a store.
-
-Errors of client libraries, of which the system knows nothing, with the name of the place.
-
-Where source files lie: on this machine, or behind an fsspec URL such as ``s3://bucket/x.npy``.
-
-Everything that opens, lists or looks at a source file comes through here. Credentials for a URL
-are those that its library finds in the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``).
+`connect` gives the named bytes under one folder, as a store keeps them; its keys are built from
+constants and integers only, never from text found in a store. `open_binary`, `head`, `status`,
+`is_file` and `matches` look at single files, as sources have them.
 """
 
 from __future__ import annotations
@@ -25,65 +24,89 @@ import os
 import shutil
 import stat
 import uuid
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeAlias, cast
 
-from sadih_dask.errors import FormatError, InputError, naming
+from sadih_dask.errors import FormatError, InputError, naming, require
 
 Buffer = Any  # anything with the buffer protocol; typing has no name for it before Python 3.12
-TEMPORARY_SUFFIX = ".part"
+TEMPORARY_SUFFIX = ".tmp"
+"""Ends the names of files that are being written, or that a killed writer left behind."""
 
 
-class Files(ABC):
-    """What a store needs of a place that keeps named bytes."""
+def local_path(url: str | os.PathLike[str]) -> Path | None:
+    """Return the path that a name or a file:// URL means, None for any other URL.
 
-    url: str
-    is_local: bool
-    options: Mapping[str, Any]
-
-    @abstractmethod
-    def read(self, key: str, limit: int) -> bytes:
-        """Return the bytes of `key`; FormatError beyond `limit`, FileNotFoundError if absent."""
-
-    @abstractmethod
-    def read_range(self, key: str, start: int, length: int) -> bytes:
-        """Return up to `length` bytes from `start`; a negative start counts from the end."""
-
-    @abstractmethod
-    def write(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> None:
-        """Replace `key` by the concatenated parts in one step."""
-
-    @abstractmethod
-    def sync(self, folder: str) -> None:
-        """Make the names in `folder` durable as well as the bytes of its files."""
-
-    @abstractmethod
-    def create(self, key: str, data: bytes) -> bool:
-        """Write `key` only if nothing is there; return whether it was written."""
-
-    @abstractmethod
-    def names(self, folder: str) -> list[str]:
-        """Return the names directly in `folder`, or nothing if there is no such folder."""
-
-    @abstractmethod
-    def delete(self, key: str) -> None:
-        """Remove `key`, a file or a folder with all it holds; absence is no error."""
-
-    def _too_long(self, key: str, limit: int) -> FormatError:
-        return FormatError(
-            f"{self.url}: {key!r} is longer than the {limit} bytes that it may have at most; "
-            "it was not written by this package, or it is damaged"
-        )
+    >>> local_path("file:///data/x.npy"), local_path("s3://bucket/x.npy")
+    (PosixPath('/data/x.npy'), None)
+    """
+    text = os.fspath(url)
+    scheme, is_url, rest = text.partition("://")
+    if not is_url:
+        return Path(text)
+    return Path(rest) if scheme in {"file", "local"} else None
 
 
-class LocalFiles(Files):
+def client(url: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL, and the path in it."""
+    from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+    from fsspec.registry import known_implementations  # type: ignore[import-untyped]
+
+    try:
+        with reaching(url):
+            fs, inner = url_to_fs(url, **(options or {}))
+    except ImportError:
+        known = known_implementations.get(url.partition("://")[0], {})
+        require(str(known.get("class", "fsspec")).partition(".")[0], f"{url}: reaching it")
+        raise
+    except ValueError as error:  # no such protocol, or a URL that its library cannot read
+        raise InputError(f"{url}: is no URL that can be reached ({error}). Check it") from error
+    return fs, str(inner)
+
+
+def write_atomically(
+    target: Path, write: Callable[[Path], object], *, durable: bool = True
+) -> None:
+    """Let `write` fill a path beside `target` and put what is there then in its place.
+
+    A file is replaced in one step. A folder cannot be: the old one is removed just before.
+    """
+    scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+    try:
+        with naming(target):
+            write(scratch)
+            if durable and scratch.is_file():
+                _sync(scratch, os.O_RDONLY)
+        if scratch.is_dir() and target.is_dir():
+            shutil.rmtree(target)
+        scratch.replace(target)
+    except BaseException:
+        _remove(scratch)
+        raise
+
+
+def _sync(path: str | Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+class LocalFiles:
     """Files in a directory of this machine or of a shared POSIX file system."""
 
     is_local = True
@@ -113,7 +136,7 @@ class LocalFiles(Files):
         descriptor, size = self.open_for_reading(key)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             if size > limit:
-                raise self._too_long(key, limit)
+                raise _too_long(self.url, key, limit)
             return file.read(size)
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
@@ -127,25 +150,17 @@ class LocalFiles(Files):
         """Replace `key` by the concatenated parts in one step."""
         target = Path(self.path(key))
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
-        try:
-            with naming(target), temporary.open("xb", buffering=0) as file:
+
+        def fill(scratch: Path) -> None:
+            with scratch.open("xb", buffering=0) as file:
                 for part in parts:
                     _write_all(file.fileno(), memoryview(part).cast("B"))
-                if durable:
-                    os.fsync(file.fileno())
-            temporary.replace(target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+
+        write_atomically(target, fill, durable=durable)
 
     def sync(self, folder: str) -> None:
         """Make the names in `folder` durable as well as the bytes of its files."""
-        descriptor = os.open(self.path(folder), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(self.path(folder), os.O_RDONLY | os.O_DIRECTORY)
 
     def create(self, key: str, data: bytes) -> bool:
         """Write `key` only if nothing is there; return whether it was written."""
@@ -167,25 +182,18 @@ class LocalFiles(Files):
 
     def delete(self, key: str) -> None:
         """Remove `key`, a file or a folder with all it holds; absence is no error."""
-        path = Path(self.path(key))
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        _remove(Path(self.path(key)))
 
 
-class RemoteFiles(Files):
+class RemoteFiles:
     """Objects under an fsspec URL (s3://, gs://, memory:// ...), where one PUT is one step."""
 
     is_local = False
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        from fsspec.core import url_to_fs  # type: ignore[import-untyped]
-
         self.url = url.rstrip("/")
         self.options = dict(options)
-        with reaching(self.url):
-            self._fs, self._prefix = url_to_fs(self.url, **self.options)
+        self._fs, self._prefix = client(self.url, self.options)
 
     def _path(self, key: str) -> str:
         return f"{self._prefix}/{key}"
@@ -194,7 +202,7 @@ class RemoteFiles(Files):
         """Return the bytes of `key`; FormatError beyond `limit`, FileNotFoundError if absent."""
         data = self.read_range(key, 0, limit + 1)
         if len(data) > limit:
-            raise self._too_long(key, limit)
+            raise _too_long(self.url, key, limit)
         return data
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
@@ -246,17 +254,24 @@ class RemoteFiles(Files):
             self._fs.rm(self._path(key), recursive=True)
 
 
+Files: TypeAlias = LocalFiles | RemoteFiles
+"""What a store needs of a place that keeps named bytes."""
+
+
+def _too_long(url: str, key: str, limit: int) -> FormatError:
+    return FormatError(
+        f"{url}: {key!r} is longer than the {limit} bytes that it may have at most; "
+        "it was not written by this package, or it is damaged"
+    )
+
+
 def connect(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Files:
     """Return the files under a local path, a file:// URL or any other fsspec URL."""
     text = os.fspath(url)
     if not text:
         raise InputError(f"a store needs a path or a URL, got {url!r}")
-    scheme, found, rest = text.partition("://")
-    if not found:
-        return LocalFiles(Path(text))
-    if scheme in {"file", "local"}:
-        return LocalFiles(Path(rest))
-    return RemoteFiles(text, storage_options or {})
+    path = local_path(text)
+    return RemoteFiles(text, storage_options or {}) if path is None else LocalFiles(path)
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:
@@ -285,22 +300,25 @@ _READ_AHEAD = 2**20
 _HEAD = 1024
 _WORTH_A_LISTING = 4
 _STATES = ("ETag", "etag", "md5", "content_md5", "generation", "LastModified", "mtime", "created")
-"""What file systems call that which changes with the bytes of a file."""
+"""What file systems call that which changes with the bytes of a file, the best first."""
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 
 
 @dataclass(frozen=True)
 class Status:
-    """Size, what changes when the bytes do, and the time of the last change since the epoch."""
+    """Size, what changes when the file is written, and when that was, in seconds since the epoch.
+
+    state   times of change and inode number, or the entity tag of an object
+    """
 
     size: int
-    state: int | str
+    state: str
     modified: float
 
 
 def is_url(path: str) -> bool:
-    """Tell a URL from a path."""
-    return "://" in path
+    """Tell what only a client library reaches from what lies on this machine."""
+    return local_path(path) is None
 
 
 def name_of(path: str) -> str:
@@ -310,9 +328,9 @@ def name_of(path: str) -> str:
 
 def open_binary(path: str) -> IO[bytes]:
     """Open a file for reading at any position."""
-    if not is_url(path):
-        return Path(path).open("rb")
-    fs, inner = _connect(path)
+    if (local := local_path(path)) is not None:
+        return local.open("rb")
+    fs, inner = client(path)
     return cast(IO[bytes], fs.open(inner, "rb", block_size=_READ_AHEAD, cache_type="readahead"))
 
 
@@ -320,34 +338,36 @@ def head(path: str) -> bytes:
     """Return the first kilobyte of a file; of one behind a URL it is remembered for a while."""
     if is_url(path):
         return _remote_head(path, status(path))
-    with Path(path).open("rb") as stream:
+    with open_binary(path) as stream:
         return stream.read(_HEAD)
 
 
 @lru_cache(maxsize=64)
 def _remote_head(path: str, state: Status) -> bytes:  # noqa: ARG001 (another state, another file)
-    fs, inner = _connect(path)
+    fs, inner = client(path)
     return bytes(fs.cat_file(inner, start=0, end=_HEAD))
 
 
 def status(path: str) -> Status:
     """Look at a file without opening it; FileNotFoundError if it is not there."""
-    if not is_url(path):
-        found = Path(path).stat()
-        return Status(found.st_size, found.st_mtime_ns, found.st_mtime)
-    fs, inner = _connect(path)
+    if (local := local_path(path)) is not None:
+        found = local.stat()
+        # The time of the last change of the inode cannot be set back as that of the bytes can
+        state = f"{found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
+        return Status(found.st_size, state, found.st_mtime)
+    fs, inner = client(path)
     with reaching(path):
         info = fs.info(inner)
-    state = " ".join(str(info[key]) for key in _STATES if key in info)
+    state = next((str(info[key]) for key in _STATES if info.get(key)), "")
     return Status(int(info.get("size") or 0), state, _time_of(info))
 
 
 def is_file(path: str) -> bool:
     """Tell whether there is a file of this name, and not a folder."""
-    if not is_url(path):
-        return Path(path).is_file()
+    if (local := local_path(path)) is not None:
+        return local.is_file()
+    fs, inner = client(path)
     try:
-        fs, inner = _connect(path)
         with reaching(path):
             return str(fs.info(inner)["type"]) == "file"
     except FileNotFoundError:
@@ -356,10 +376,9 @@ def is_file(path: str) -> bool:
 
 def matches(pattern: str) -> list[str]:
     """Return the files, or folders, that a glob matches, in no particular order."""
-    if not is_url(pattern):
-        path = Path(pattern)
-        return [str(p) for p in Path(path.anchor).glob(str(path.relative_to(path.anchor)))]
-    fs, inner = _connect(pattern)
+    if (local := local_path(pattern)) is not None:
+        return [str(p) for p in Path(local.anchor).glob(str(local.relative_to(local.anchor)))]
+    fs, inner = client(pattern)
     fs.invalidate_cache()
     with reaching(pattern):
         try:
@@ -372,18 +391,11 @@ def look_again(paths: Iterable[str]) -> None:
     """Forget what was known about remote files; where there are many in a folder, list it once."""
     urls = [path for path in paths if is_url(path)]
     for folder, count in Counter(url.rpartition("/")[0] for url in urls).items():
-        fs, inner = _connect(folder)
+        fs, inner = client(folder)
         fs.invalidate_cache(inner)
         if count >= _WORTH_A_LISTING:
             with reaching(folder), suppress(FileNotFoundError):
                 fs.ls(inner, detail=True)
-
-
-def _connect(url: str) -> tuple[Any, str]:
-    from fsspec.core import url_to_fs
-
-    fs, inner = url_to_fs(url)
-    return fs, str(inner)
 
 
 def _time_of(info: Mapping[str, Any]) -> float:

@@ -10,8 +10,7 @@ or none, and an interrupted append goes on likewise; files that are in it alread
 from __future__ import annotations
 
 from sadih_dask.ingest.changes import Changes, compare
-from sadih_dask.ingest.holdout import HoldOut
 from sadih_dask.ingest.ingestion import Ingested, Mode, ingest
-from sadih_dask.ingest.inputs import DataFiles, Unlabelled
+from sadih_dask.ingest.inputs import DataFiles, HoldOut, Unlabelled
 
 __all__ = ["Changes", "DataFiles", "HoldOut", "Ingested", "Mode", "Unlabelled", "compare", "ingest"]

@@ -1,7 +1,4 @@
-"""Files that nobody is writing any more, as far as their age can tell.
-
-What has changed since a store was made of its files: seen without reading any of them.
-"""
+"""What has changed since a store was made of its files, and which files nobody writes any more."""
 
 from __future__ import annotations
 
@@ -9,9 +6,10 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Literal
 
-from sadih_dask.errors import Argument, ConflictError, NoFilesError, Remedy
+from sadih_dask.errors import Argument, ConflictError, InputError, NoFilesError, Remedy
 from sadih_dask.files.filesystem import (
     Files,
     LocalFiles,
@@ -33,30 +31,28 @@ from sadih_dask.stores.segment import find_existing
 def pass_over_young(files: DataFiles, min_age: float) -> tuple[DataFiles | None, tuple[str, ...]]:
     """Return the files without those younger than `min_age` seconds, and the names of these.
 
-    Where labels (ids, thumbnails) come in as many files as the features, the first belongs to the
-    first, and so on: a pair waits until both are old enough. Where one file serves several, all
-    wait; then there are no files, but None.
+    Labels (ids, thumbnails) must come in as many files as the features, the first for the first,
+    and so on: a pair waits until both are old enough. If all wait there are no files, but None.
     """
     files = files.expanded()
     if min_age <= 0:
         return files, ()
-    features = files.names("features")
-    beside = {name: files.names(name) for name in BESIDE if files.names(name)}
-    paired = {name: found for name, found in beside.items() if len(found) == len(features)}
-    everything = [*features, *(file for found in beside.values() for file in found)]
+    named = {name: files.names(name) for name in ("features", *BESIDE) if files.names(name)}
+    n_features = len(named["features"])
+    for name, found in named.items():
+        if len(found) != n_features:
+            raise InputError(
+                f"{len(found)} files of {name} for {n_features} of features: which of them wait "
+                "together cannot be said. Give one for each",
+                remedy=Remedy("Or leave out {}", Argument("min_age")),
+            )
+    everything = [file for found in named.values() for file in found]
     look_again(everything)
     young = {file for file in everything if _is_young(file, min_age)}
-    waiting = [
-        not young.isdisjoint(group) for group in zip(features, *paired.values(), strict=True)
-    ]
+    ready = [young.isdisjoint(group) for group in zip(*named.values(), strict=True)]
+    kept = {name: tuple(compress(found, ready)) for name, found in named.items()}
     too_young = tuple(file for file in everything if file in young)
-    if all(waiting) or (young and len(paired) < len(beside)):
-        return None, too_young
-    kept = {
-        name: tuple(file for file, waits in zip(found, waiting, strict=True) if not waits)
-        for name, found in {"features": features, **paired}.items()
-    }
-    return files.of(kept), too_young
+    return files.of(kept) if any(ready) else None, too_young
 
 
 def _is_young(file: str, min_age: float) -> bool:
@@ -152,7 +148,7 @@ def compare(
     min_age: float = 0.0,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Changes:
-    """Say what is new, changed or gone; of each file a few kilobytes are read.
+    """Say what is new, changed or gone; files that the store does not know are read through.
 
     Files that were written less than `min_age` seconds ago are passed over.
     """
@@ -164,12 +160,11 @@ def compare(
         if found is None or not found.complete:
             raise
         settled, too_young = None, ()  # all were taken away after their ingestion
-    seen = look_at_none(files) if settled is None else look(settled)
     record = None if found is None else Provenance.from_properties(found.properties, place.url)
+    seen = look_at_none(files) if settled is None else look(settled, record)
     known = record if found is not None and found.complete and record is not None else NOTHING
-    known.check_appendable(place.url)
     changed, new, unchanged = _sorted_out(known, seen)
-    gone = known.gone([*seen.features, *(look(files).features if too_young else ())])
+    gone = known.gone([*seen.features, *(look(files, record).features if too_young else ())])
     n_rows, n_bytes = (0, 0) if settled is None else expected(settled, new)
     return Changes(
         url=place.url,

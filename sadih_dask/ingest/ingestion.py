@@ -165,7 +165,8 @@ def _create(
     mode: Mode,
     progress: Progress | None,
 ) -> Ingested:
-    seen = look(files)
+    known = None if found is None else Provenance.from_properties(found.properties, place.url)
+    seen = look(files, known)
     inputs = open_inputs(files, files.known_classes)
     selection = select(inputs, files.unlabelled, hold_out=files.hold_out)
     if not selection.n_rows:
@@ -189,7 +190,7 @@ def _create(
     check_space(place, n_bytes, form.compression, replaced=mode == "overwrite" and not done)
     with FeatureStore.allocate(place.url, **plan, overwrite=mode == "overwrite") as writer:
         n_kept = _pour(writer, Feed(inputs, selection, dtype), progress)
-        if look(files) != seen:
+        if look(files, known) != seen:
             raise ConflictError(
                 f"{place.url}: a source file was changed while it was being read, so nothing was "
                 "committed",
@@ -275,11 +276,9 @@ def _refuse_other(place: Files, found: Commit, record: Provenance) -> None:
             ),
         )
     known = Provenance.from_properties(found.properties, place.url)
-    if known is None or known.fingerprint == record.fingerprint:
+    if known is None or known.resume_key == record.resume_key:
         return  # another plan than this one is refused by `allocate`
-    changed = [mark.place for mark in record.marks if known.has_changed(mark)]
-    changed += [mark.place for mark in known.changed_beside(record.beside)]
-    if changed:
+    if changed := known.written_since((*record.marks, *record.beside)):
         raise ConflictError(
             f"{place.url} holds an unfinished ingestion of files that have changed since: "
             f"{in_words(changed)}",
@@ -317,7 +316,7 @@ def append_files(
     """
     known = Provenance.from_properties(store.properties, store.url) or NOTHING
     _check_fixed(store, fixed)
-    seen = look(files)
+    seen = look(files, known)
     _check_unchanged(store, known, seen, files)
     new = [not known.has(mark) for mark in seen.features]
     if not any(new):
@@ -335,7 +334,7 @@ def append_files(
     arrays = Feed(inputs, selection, dtype).arrays()
 
     def check_sources() -> None:
-        if look(files) != seen:
+        if look(files, known) != seen:
             raise ConflictError(
                 f"{store.url}: a source file was changed while it was being read, so nothing was "
                 "added. Repeat the call when nobody writes to it any more"
@@ -346,7 +345,7 @@ def append_files(
         at=store.n_rows,
         class_names=None if inputs.labels is None else inputs.labels.class_names,
         properties={PROPERTY: record.to_property()},
-        resume_key=record.fingerprint,
+        resume_key=record.resume_key,
         before_commit=check_sources,
         progress=progress,
     )
@@ -399,7 +398,6 @@ def _check_unchanged(
     store: FeatureStore, known: Provenance, seen: Sighting, files: DataFiles
 ) -> None:
     """Refuse files that the store was made of and that are no longer the same."""
-    known.check_appendable(store.url)
     if changed := [mark.place for mark in seen.features if known.has_changed(mark)]:
         raise ConflictError(
             f"{in_words(changed)} was ingested before and has changed since",

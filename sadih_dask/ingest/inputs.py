@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
-from sadih_dask.ingest.holdout import HoldOut
 from sadih_dask.sources import (
     LabelSource,
     RowSource,
@@ -20,15 +16,48 @@ from sadih_dask.sources import (
     open_labels,
     open_thumbnails,
 )
-from sadih_dask.sources.classes import Classes
+from sadih_dask.sources.classes import Classes, number_in
 from sadih_dask.sources.contract import DEFAULT_MEMORY_LIMIT
 from sadih_dask.sources.features import JoinedLists, JoinedRows, Paths, View, expand
-from sadih_dask.sources.variables import is_named_for
+from sadih_dask.sources.formats import is_named_for
 
 Unlabelled = Literal["error", "drop"]
+Part = Literal["database", "queries"]
+MOST_HELD_OUT = 0.5
 BESIDE = ("labels", "ids", "thumbnails")
 """Files that hold something else for the rows of the features."""
-_INTEGER = re.compile(r"-?[0-9]+")
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """Which rows are queries, and which of both parts is wanted here.
+
+    fraction   of the rows that are held out as queries, above 0 and up to 0.5
+    seed       another one holds out other rows
+    part       "database" for the rows that stay, "queries" for those that are held out
+    """
+
+    fraction: float
+    seed: int = 0
+    part: Part = "database"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= MOST_HELD_OUT:
+            raise InputError(
+                f"the fraction of rows to hold out is {self.fraction}; it must be above 0 and at "
+                f"most {MOST_HELD_OUT}"
+            )
+        if self.part not in ("database", "queries"):
+            raise InputError(f"part must be 'database' or 'queries', got {self.part!r}")
+
+    @property
+    def share(self) -> float:
+        """Return the expected part of the rows that is taken."""
+        return self.fraction if self.part == "queries" else 1 - self.fraction
+
+    def note(self) -> str:
+        """Return what a store remembers of it, so that it is never mixed with another one."""
+        return f"{self.part}: fraction {self.fraction!r}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -111,10 +140,10 @@ class Inputs:
         }
         return {name: source for name, source in named.items() if source is not None}
 
-    def fingerprint(self) -> str:
-        """Return a hash that changes when one of the files does, or what is read from them."""
-        parts = {name: source.fingerprint() for name, source in self.sources.items()}
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    def notes(self) -> list[object]:
+        """Return what is read from the files: shapes, types and classes."""
+        classes = () if self.labels is None else self.labels.class_names
+        return [{name: source.shape_note() for name, source in self.sources.items()}, classes]
 
     def describe(self) -> str:
         """Say in one line where the rows come from."""
@@ -225,12 +254,7 @@ def _continue_classes(labels: LabelSource, known: tuple[str, ...], *, given: boo
                 f"{len(known)}. Columns of a store are fixed: ingest all files anew"
             )
         return labels if given else replace(labels, classes=Classes(known))
-    if labels.raw.form == "values" and not given and _are_numbers_of(labels, known):
-        numbered = replace(labels, classes=Classes(known))
-        for start, stop in labels.raw.blocks():
-            numbered.read(start, stop)
-        return numbered
-    new = tuple(name for name in labels.class_names if name not in set(known))
+    new = _new_classes(labels, Classes(known), given=given)
     if given and labels.class_names[: len(known)] != known:
         raise LabelError(
             f"names of classes begin with {', '.join(labels.class_names[:3])}, but those of the "
@@ -249,8 +273,14 @@ def _continue_classes(labels: LabelSource, known: tuple[str, ...], *, given: boo
     return replace(labels, classes=Classes((*known, *new)), row_shape=row_shape)
 
 
-def _are_numbers_of(labels: LabelSource, known: tuple[str, ...]) -> bool:
-    """Whether labels are integers where the store has names: then they are class numbers."""
-    source = labels.raw.source
-    integers = isinstance(source, RowSource) and source.dtype.kind in "biuf"
-    return integers and not all(map(_INTEGER.fullmatch, known))
+def _new_classes(labels: LabelSource, known: Classes, *, given: bool) -> tuple[str, ...]:
+    """Return the classes that the store does not have; integers need not be spelled as in it."""
+    if given or not labels.raw.are_integers():
+        return tuple(name for name in labels.class_names if name not in set(known.names))
+    new = tuple(name for name in labels.class_names if not known.has_number(int(name)))
+    if new and not any(number_in(name) is not None for name in known.names):
+        raise LabelError(
+            f"{labels.describe()}: the label {new[0]} is none of the {len(known.names)} classes of "
+            "the store, whose names are no numbers: integers stand for its classes, from 0"
+        )
+    return new

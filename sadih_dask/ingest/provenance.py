@@ -1,60 +1,119 @@
-"""Marks of source files: two short hashes that tell whether a file is known, and has changed.
+"""Which files the rows of a store were taken from, as far as that needs to be known again.
 
-One is of its path, the other of its state: name, size, modification time (or what an object store
-has instead) and a few kilobytes of its contents. Files are not opened as what they are, so that
-looking at a thousand of them takes a fraction of a second.
+For each file the store keeps a mark of three short hashes and, up to a limit, its name. That
+answers three questions without keeping the files: is this file in the store already, wherever it
+lies now; is this a file that was ingested and has changed since; and which of the files are no
+longer there.
 
-Which files the rows of a store were taken from, as far as that needs to be known again.
-
-For each file the store keeps its marks and, up to a limit, its name. That answers three questions
-without keeping the files: is this file in the store already, wherever it lies now; is this a file
-that was ingested and has changed since; and which of the files are no longer there.
+What a file holds decides: two files are the same if name, role and *all bytes* are, and a file that
+was written again with the bytes it had has not changed. So that a thousand known files are not
+read again every time, a file at the path of a known one, with its size, times of change and inode
+number, is taken to hold what that one held; any other file is read through, and only then known.
+Behind a URL the entity tag stands for the bytes. A Zarr folder is known by its metadata documents
+and their times, since its chunks are too many to look at.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import takewhile
+from functools import cached_property, lru_cache
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
 
-from sadih_dask.errors import Argument, ConflictError, FormatError, InputError, Remedy
-from sadih_dask.files.filesystem import is_file, is_url, look_again, name_of, status
+from sadih_dask.errors import FormatError, InputError
+from sadih_dask.files.checksum import crc32c, trailer
+from sadih_dask.files.filesystem import (
+    Status,
+    is_file,
+    is_url,
+    look_again,
+    name_of,
+    open_binary,
+    status,
+)
 from sadih_dask.ingest.inputs import BESIDE, DataFiles, Inputs
 from sadih_dask.sources.contract import reading
 from sadih_dask.sources.features import expand
 from sadih_dask.sources.zarr_arrays import MARKERS
 
-PATH_DIGITS = 12
-STATE_DIGITS = 16
-_SAMPLE = 4096
+_DIGITS = {"path": 12, "stamp": 8, "content": 16}
+_PIECE = 2**22
 _MOST_ARRAYS = 64
 
 
 @dataclass(frozen=True)
 class FileMark:
-    """One file: where it was, what state it was in, and its place in words, if that is known."""
+    """One file in one role, such as "labels"; equal marks: nobody has written to it in between.
+
+    path      hash of where it was
+    stamp     hash of what changes when it is written: size, times and inode number, or entity tag
+    content   hash of its name, its role and its bytes
+    place     where it was, in words, if that is known
+    """
 
     path: str
-    state: str
+    stamp: str
+    content: str
     place: str = field(default="", compare=False)
 
     @classmethod
-    def of(cls, file: str, role: str = "features") -> FileMark:
-        """Mark a file in one role, such as "labels"; InputError if it is not there."""
+    def of(cls, file: str, role: str, known: Mapping[tuple[str, str], str]) -> FileMark:
+        """Mark a file; InputError if it is not there.
+
+        `known` has the contents of files by path and stamp; any other file is read.
+        """
         place = file if is_url(file) else str(Path(file).absolute())
-        digest = hashlib.sha256()
         with reading(file):
             found = status(file)
-            digest.update(json.dumps([name_of(file), role, found.size, found.state]).encode())
-            for sample in _samples(file, found.size):
-                digest.update(sample)
-        path = hashlib.sha256(json.dumps([place, role]).encode()).hexdigest()
-        return cls(path[:PATH_DIGITS], digest.hexdigest()[:STATE_DIGITS], place)
+            documents = {name: status(name) for name in _documents(file, found)}
+            path = _hash("path", [place, role])
+            states = [(each.size, each.state) for each in (found, *documents.values())]
+            stamp = _hash("stamp", states)
+            content = known.get((path, stamp))
+            if content is None:
+                # The entity tag of an object stands for its bytes
+                names = tuple(documents) or (file,)
+                inside = states if is_url(file) else _bytes_of(names, stamp)
+                times = [each.modified for each in documents.values()]
+                content = _hash("content", [name_of(file), role, inside, times])
+        return cls(path, stamp, content, place)
+
+
+def _hash(what: str, value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[: _DIGITS[what]]
+
+
+@lru_cache(maxsize=2**16)
+def _bytes_of(names: tuple[str, ...], stamp: str) -> str:  # noqa: ARG001 (another stamp, other bytes)
+    """Return a hash of all bytes of files; once a process, while they are not written to.
+
+    Checksums of pieces keep up with the disk, which a cryptographic hash may not.
+    """
+    digest = hashlib.sha256()
+    for name in names:
+        with open_binary(name) as stream:
+            while piece := stream.read(_PIECE):
+                digest.update(len(piece).to_bytes(4) + trailer(crc32c(piece)))
+    return digest.hexdigest()
+
+
+def _documents(file: str, found: Status) -> list[str]:
+    """Return the metadata of a Zarr folder and of the arrays in it; nothing if it is a file."""
+    if is_url(file):
+        return [name for name in _markers(file) if is_file(name)] if not found.size else []
+    if Path(file).is_file():
+        return []
+    folders = sorted(str(entry) for entry in Path(file).iterdir() if entry.is_dir())
+    markers = (name for folder in (file, *folders[:_MOST_ARRAYS]) for name in _markers(folder))
+    return [name for name in markers if is_file(name)]
+
+
+def _markers(folder: str) -> list[str]:
+    return [f"{folder}/{name}" for name in MARKERS]
 
 
 @dataclass(frozen=True)
@@ -73,53 +132,29 @@ class Sighting:
     @property
     def fingerprint(self) -> str:
         """Return a hash that changes when a file does, or how it is read; folders do not count."""
-        states = [[mark.state for mark in marks] for marks in (self.features, self.beside)]
-        return hashlib.sha256(json.dumps([states, self.options]).encode()).hexdigest()
+        contents = [[mark.content for mark in marks] for marks in (self.features, self.beside)]
+        return hashlib.sha256(json.dumps([contents, self.options]).encode()).hexdigest()
 
 
 def look_at_none(files: DataFiles) -> Sighting:
     """Return what is seen where none of the files is there yet."""
-    return Sighting((), (), _options(files))
+    return Sighting((), (), _hash("content", files.reading_options))
 
 
-def look(files: DataFiles) -> Sighting:
-    """Look at every file, without opening any as what it is."""
+def look(files: DataFiles, known: Provenance | None = None) -> Sighting:
+    """Look at every file, without opening any as what it is; those of `known` are not read."""
     features = expand(files.features)
     named = {name: getattr(files, name) for name in BESIDE}
     beside = {name: expand(paths) for name, paths in named.items() if paths is not None}
     look_again([*features, *(file for found in beside.values() for file in found)])
+    contents = {} if known is None else known.contents
     return Sighting(
-        tuple(FileMark.of(file) for file in features),
-        tuple(FileMark.of(file, name) for name, found in beside.items() for file in found),
-        _options(files),
+        tuple(FileMark.of(file, "features", contents) for file in features),
+        tuple(
+            FileMark.of(file, name, contents) for name, found in beside.items() for file in found
+        ),
+        look_at_none(files).options,
     )
-
-
-def _options(files: DataFiles) -> str:
-    return hashlib.sha256(files.reading_options.encode()).hexdigest()[:STATE_DIGITS]
-
-
-def _samples(file: str, size: int) -> Iterator[bytes]:
-    """Yield the first and last bytes of a local file, and the metadata of a Zarr folder."""
-    if is_url(file):
-        # The entity tag of an object changes with its bytes; a folder has a document instead
-        for document in (f"{file}/{name}" for name in MARKERS if not size):
-            if is_file(document):
-                yield str(status(document)).encode()
-        return
-    path = Path(file)
-    if path.is_file():
-        with path.open("rb") as stream:
-            yield stream.read(_SAMPLE)
-            stream.seek(max(0, size - _SAMPLE))
-            yield stream.read(_SAMPLE)
-        return
-    folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
-    for folder in (path, *folders[:_MOST_ARRAYS]):
-        for name in MARKERS:
-            if (folder / name).is_file():
-                yield f"{folder.name} {status(str(folder / name))}".encode()
-                yield (folder / name).read_bytes()[: 16 * _SAMPLE]
 
 
 PROPERTY = "ingested"
@@ -136,21 +171,20 @@ class Provenance:
     fingerprint   of everything that was read, labels and options included
     marks         of the feature files, in the order of their rows
     beside        of the files of labels, ids and thumbnails
-    options       a hash of how they were read, or None in a store of a release that kept no such
+    options       a hash of how they were read
     hold_out      which part of the rows was taken, or nothing
     """
 
     fingerprint: str
     marks: tuple[FileMark, ...] = ()
     beside: tuple[FileMark, ...] = ()
-    options: str | None = ""
+    options: str = ""
     hold_out: str = ""
 
     @classmethod
     def of(cls, seen: Sighting, inputs: Inputs, dtype: str, files: DataFiles) -> Provenance:
         """Record sources as they are now, and how they are read."""
-        marks = [[mark.path, mark.state] for mark in seen.features]
-        text = json.dumps([inputs.fingerprint(), marks, dtype, files.reading_options])
+        text = json.dumps([seen.fingerprint, inputs.notes(), dtype, files.reading_options])
         return cls(
             hashlib.sha256(text.encode()).hexdigest(),
             seen.features,
@@ -168,42 +202,53 @@ class Provenance:
         return Provenance(chained, marks, beside, other.options, other.hold_out)
 
     def is_of(self, seen: Sighting) -> bool:
-        """Say whether this is the record of just these files, read in the same way."""
+        """Say whether this is the record of just these files, not written to since."""
         mine = (self.marks, self.beside, self.options)
         return mine == (seen.features, seen.beside, seen.options)
 
+    @property
+    def resume_key(self) -> str:
+        """Return a hash for rows that were written and not committed.
+
+        Unlike the fingerprint it changes when a file is written to, even if the bytes are the same
+        again in the end: rows may have been read in between.
+        """
+        marks = _joined((*self.marks, *self.beside))
+        return hashlib.sha256(f"{self.fingerprint} {marks}".encode()).hexdigest()
+
+    def written_since(self, marks: Iterable[FileMark]) -> tuple[str, ...]:
+        """Return the places of files that were written to after they were marked here."""
+        before = {mark.path: mark for mark in (*self.marks, *self.beside)}
+        return tuple(mark.place for mark in marks if before.get(mark.path, mark) != mark)
+
     def has(self, mark: FileMark) -> bool:
         """Say whether the rows of this file are in the store."""
-        return mark.state in self._states
+        return mark.content in self._features
 
     def has_changed(self, mark: FileMark) -> bool:
-        """Say whether this is a file that was ingested, in another state than now."""
+        """Say whether this is a file that was ingested with other contents than it has now."""
         return not self.has(mark) and mark.path in self._paths
 
     def changed_beside(self, marks: Iterable[FileMark]) -> tuple[FileMark, ...]:
-        """Return the files of labels and the like that were ingested in another state."""
-        states = {mark.state for mark in self.beside}
+        """Return the files of labels and the like that were ingested with other contents."""
+        contents = {mark.content for mark in self.beside}
         paths = {mark.path for mark in self.beside}
-        return tuple(m for m in marks if m.state not in states and m.path in paths)
+        return tuple(m for m in marks if m.content not in contents and m.path in paths)
 
     def gone(self, marks: Iterable[FileMark]) -> tuple[FileMark, ...]:
-        """Return the files of the store that are not among these, under either hash."""
+        """Return the files of the store that are not among these, by contents or by path."""
         now = list(marks)
-        states, paths = {mark.state for mark in now}, {mark.path for mark in now}
-        return tuple(m for m in self.marks if m.state not in states and m.path not in paths)
+        contents, paths = {mark.content for mark in now}, {mark.path for mark in now}
+        return tuple(m for m in self.marks if m.content not in contents and m.path not in paths)
 
-    def check_appendable(self, url: str) -> None:
-        """Refuse a store that does not say enough of its files to tell which of them it has."""
-        if self.options is None:
-            raise ConflictError(
-                f"{url} was ingested by an earlier release, which marked its {len(self.marks)} "
-                "source files in another way, so it cannot be said which of these files it has",
-                remedy=Remedy("Ingest all files anew with {}", Argument("mode", "overwrite")),
-            )
+    @property
+    def contents(self) -> dict[tuple[str, str], str]:
+        """Return what the files held, by path and stamp."""
+        return {(mark.path, mark.stamp): mark.content for mark in (*self.marks, *self.beside)}
 
     @cached_property
-    def _states(self) -> frozenset[str]:
-        return frozenset(mark.state for mark in self.marks)
+    def _features(self) -> frozenset[str]:
+        return frozenset(mark.content for mark in self.marks)
 
     @cached_property
     def _paths(self) -> frozenset[str]:
@@ -242,7 +287,7 @@ class Provenance:
             fields["fingerprint"],
             _split(fields["files"], [name and fields["folder"] + name for name in names or ()]),
             _split(fields["beside"]),
-            fields["options"] if "options" in found else None,
+            fields["options"],
             fields["hold_out"],
         )
 
@@ -258,14 +303,15 @@ def in_words(places: Sequence[str]) -> str:
 
 
 def _joined(marks: Iterable[FileMark]) -> str:
-    return " ".join(mark.path + mark.state for mark in marks)
+    return " ".join(mark.path + mark.stamp + mark.content for mark in marks)
 
 
 def _split(text: str, places: Sequence[str] = ()) -> tuple[FileMark, ...]:
+    first, second = accumulate((_DIGITS["path"], _DIGITS["stamp"]))
     marks = text.split()
     named = [*places[: len(marks)], *[""] * (len(marks) - len(places))]
     return tuple(
-        FileMark(mark[:PATH_DIGITS], mark[PATH_DIGITS:], place)
+        FileMark(mark[:first], mark[first:second], mark[second:], place)
         for mark, place in zip(marks, named, strict=True)
     )
 

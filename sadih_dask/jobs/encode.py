@@ -7,13 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sadih_dask.compute.encode import code_properties
-from sadih_dask.errors import ConflictError, FormatError, IncompleteError
+from sadih_dask.compute.run import Progress
+from sadih_dask.errors import FormatError, IncompleteError
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.stores import CodeStore, FeatureStore
-from sadih_dask.stores.codes import CodeWriter
-from sadih_dask.stores.settle import settle
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -35,25 +32,21 @@ def encode(
 ) -> Encoded:
     """Write the codes of a store, or the rest of them, or nothing if they are there already.
 
-    `progress(n_rows)` is asked for something to report to, with the rows that are left to do.
+    `progress(n_rows)` is asked for something to report to.
     """
-    n_left = store.n_rows if overwrite else _rows_left(url, store.n_rows)
-    if n_left == 0 and (done := _finished(model, store, url, learned)) is not None:
-        settle(done)
-        return Encoded(done, 0)
-    report = None if progress is None else progress(n_left)
-    codes = model.encode(store, url, learned=learned, overwrite=overwrite, progress=report)
-    return Encoded(codes, n_left)
+    if not overwrite and (found := _finished(model, store, url, learned)) is not None:
+        return Encoded(found, 0)
+    report = None if progress is None else progress(store.n_rows)
+    n_blocks = 0
 
+    def count(done: int, total: int) -> None:
+        nonlocal n_blocks
+        n_blocks = total
+        if report is not None:
+            report(done, total)
 
-def _rows_left(url: str | os.PathLike[str], n_rows: int) -> int:
-    try:
-        writer = CodeWriter.resume(url)
-    except ConflictError:
-        return 0
-    except FormatError:
-        return n_rows
-    return sum(last - first for first, last in map(writer.rows_of, writer.missing()))
+    codes = model.encode(store, url, learned=learned, overwrite=overwrite, progress=count)
+    return Encoded(codes, min(store.n_rows, n_blocks * codes.block_rows))
 
 
 def _finished(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from sadih_dask.compute.codes import DatabaseCodes, HashedRows, StoreCodes
 from sadih_dask.compute.encode import HashRows, code_properties
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress
-from sadih_dask.errors import InputError, LabelError
+from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.files.file import locate
 from sadih_dask.files.redaction import redact
 from sadih_dask.model.estimator import SADIH
@@ -54,8 +55,8 @@ class Collection:
         for store in (self.queries, self.database):
             if store is not None and "labels" not in store.arrays:
                 raise LabelError(
-                    f"{store.url} has no labels, so nobody knows what is relevant; ingest it with "
-                    "labels"
+                    f"{store.url} has no labels, so nobody knows what is relevant",
+                    remedy=Remedy("Ingest it with {}", Argument("labels")),
                 )
         for store, what in ((self.queries, "queries"), (self.database, "a database")):
             if store is not None and store.n_rows == 0:
@@ -192,36 +193,11 @@ def lengths_of(found: Mapping[str, Any]) -> list[Length]:
     ]
 
 
-@dataclass(frozen=True)
-class Written:
-    """Paths that were written, and what is missing for figures, if anything."""
-
-    files: tuple[Path, ...]
-    missing: str | None
-
-
-def write(
-    folder: Path,
-    model: SADIH,
-    rows: Collection,
-    lengths: Sequence[Length],
-    *,
-    title: str,
-    began: float,
-    progress: Ask | None = None,
-) -> Written:
-    """Write the metrics, and figures and a report if matplotlib is installed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    metrics = folder / METRICS
+def write_metrics(folder: Path, model: SADIH, rows: Collection, lengths: Sequence[Length]) -> Path:
+    """Write everything that was measured."""
     text = json.dumps(document(model, rows, lengths), indent=1).encode()
-    locate(metrics).write(lambda file: file.writelines([text]))
-    if missing := what_is_missing():
-        return Written((metrics,), missing)
-    files = [WrittenFile.of(metrics, "every number, as JSON")]
-    drawn = write_page(
-        folder, model, rows, lengths, title=title, began=began, files=files, progress=progress
-    )
-    return Written((metrics, *drawn), None)
+    locate(folder / METRICS).write(lambda file: file.writelines([text]))
+    return folder / METRICS
 
 
 def write_page(
@@ -232,7 +208,7 @@ def write_page(
     *,
     title: str,
     began: float,
-    files: Sequence[WrittenFile] = (),
+    files: Sequence[Path] = (),
     progress: Ask | None = None,
 ) -> list[Path]:
     """Write figures and a report of what was measured; needs matplotlib."""
@@ -242,23 +218,23 @@ def write_page(
     data: dict[str, object] = {"queries": redact(rows.queries.url)}
     if rows.database is not None:
         data["database"] = redact(rows.database.url)
-    figures = WrittenFile.of(folder / FIGURES, "the figures, each as SVG and PDF")
     report = retrieval_report(
         title,
         found,
         drawn,
         data=data,
-        files=[*files, figures],
+        files=[
+            *(WrittenFile.of(path, "every number, as JSON") for path in files),
+            WrittenFile.of(folder / FIGURES, "the figures, each as SVG and PDF"),
+        ],
         started=datetime.fromtimestamp(began, UTC),
         seconds=time.time() - began,
     )
     return [*saved, write_report(report, folder / REPORT)]
 
 
-def what_is_missing() -> str | None:
-    """Say what figures need and does not exist here; None if they can be drawn."""
-    try:
-        pass
-    except InputError as error:
-        return str(error)
-    return None
+def missing_matplotlib() -> str | None:
+    """Say how to install what figures need, if it is not there."""
+    if find_spec("matplotlib") is not None:
+        return None
+    return "figures and reports need matplotlib; install it with: pip install 'sadih-dask[report]'"

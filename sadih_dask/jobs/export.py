@@ -7,7 +7,6 @@ where the store has integer ids the index has them too.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from sadih_dask.errors import Argument, IncompleteError, InputError, Remedy
+from sadih_dask.errors import Argument, IncompleteError, InputError, Remedy, require
+from sadih_dask.files.filesystem import write_atomically
 from sadih_dask.stores.codes import CodeStore
 from sadih_dask.types import Bytes
 
@@ -49,7 +49,7 @@ def export_faiss(
     FAISS counts in whole bytes: codes of 12 bits become an index of 16, the spare ones zero.
     ``progress(done, total)`` counts rows.
     """
-    faiss = _faiss()
+    faiss = require("faiss", "exporting an index")
     if store.n_rows == 0:
         raise InputError(f"{store.url} has no codes to export")
     dimension = 8 * store.shape("codes")[1]
@@ -124,10 +124,8 @@ def _write(faiss: Any, index: Any, path: Path) -> Path:
     """Write beside the place and move there: nobody reads half an index."""
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is not a folder; create it first")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        faiss.write_index_binary(index, str(partial))
-        partial.replace(path)
+        write_atomically(path, lambda scratch: faiss.write_index_binary(index, str(scratch)))
     except RuntimeError as error:
         # FAISS says where in its sources, then what, and in parentheses the system's reason.
         said = str(error).rpartition(": ")[2]
@@ -136,16 +134,4 @@ def _write(faiss: Any, index: Any, path: Path) -> Path:
             f"{path} could not be written: {reason}. What was there before is unchanged; remove "
             "the cause and repeat the same call"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
     return path
-
-
-def _faiss() -> Any:
-    try:
-        return importlib.import_module("faiss")
-    except ImportError as error:
-        raise InputError(
-            "exporting an index needs FAISS, which is not installed. "
-            "Install it with: pip install 'sadih-dask[faiss]'"
-        ) from error

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sadih_dask.compute.checkpoint import Checkpoint
-from sadih_dask.errors import Argument, ConflictError, Remedy
+from sadih_dask.compute.run import Progress
+from sadih_dask.errors import Argument, ConflictError, Remedy, SadihError
 from sadih_dask.files.file import locate
 from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.parameters import DECIDED_BY_THE_SCAN
 from sadih_dask.stores import FeatureStore
 
-Progress = Callable[[int, int], None]
+logger = logging.getLogger(__name__)
+
+OVERWRITE = Remedy("Choose another path, or replace it with {}", Argument("overwrite", True))
 
 
 @dataclass(frozen=True)
-class Trained:
+class Fitted:
     """A model that covers all rows of a store, and what that has cost now.
 
     n_rows_read    rows that were read
@@ -35,63 +40,81 @@ class Trained:
         return self.n_rows - self.n_rows_read - self.n_rows_loaded
 
 
-def train(
+def fit(
     store: FeatureStore,
-    path: str | os.PathLike[str],
+    target: str | os.PathLike[str],
     parameters: Mapping[str, Any],
     *,
+    candidates: Iterable[str] = (),
     overwrite: bool = False,
     progress: Callable[[int], Progress | None] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
-) -> Trained:
+) -> Fitted:
     """Fit a model to a store and write it to a path or URL, or bring the one there up to date.
 
     A model of the same parameters that has learned from the first rows of the store learns from
-    the others; any other model stays, unless it may be overwritten. `progress(n_rows)` is asked
-    for something to report to, with the number of rows that are going to be learned from.
-    `checkpoint` is a folder or URL for what a long scan has come to; the same call goes on after
-    an interruption, and removes it when the model is saved.
+    the others; any other model stays, unless it may be overwritten. ``candidates`` are files of
+    earlier models, which may have other parameters, as long as their statistics are of use here:
+    the first that is spares reading its rows again. `progress(n_rows)` is asked for something to
+    report to, with the number of rows that are going to be learned from. `checkpoint` is a folder
+    or URL for what a long scan has come to; the same call goes on after an interruption, and
+    removes it when the model is saved.
     """
-    model, n_known, n_loaded = SADIH(**parameters), 0, 0
-    place = locate(path)
-    if not overwrite and place.is_file():
-        model, n_known = _reusable(store, path, model)
+    wanted, place = SADIH(**parameters), locate(target)
     kept = None if checkpoint is None else Checkpoint(checkpoint)
-    n_new = store.n_rows - n_known
-    if n_new:
+    if not overwrite and place.is_file():
+        model, n_known = _at_target(store, target, wanted)
+    else:
+        model, n_known = reusable(store, wanted, candidates)
+    n_new, n_loaded = store.n_rows - n_known, 0
+    if n_new or overwrite or not place.is_file():
         place.check()
         report = None if progress is None else progress(n_new)
-        model.fit(store, progress=report, checkpoint=kept)
-        model.save(path)
+        model.set_params(**wanted.get_params()).fit(store, progress=report, checkpoint=kept)
+        model.save(target)
         n_loaded = 0 if kept is None else kept.n_rows_loaded
     if kept is not None:
         kept.discard()
-    return Trained(model, store.n_rows, n_new - n_loaded, n_loaded)
+    return Fitted(model, store.n_rows, n_new - n_loaded, n_loaded)
 
 
-def _reusable(
+def reusable(store: FeatureStore, wanted: SADIH, candidates: Iterable[str]) -> tuple[SADIH, int]:
+    """Return the first model whose statistics are of use, and how many first rows they are of."""
+    for path in candidates:
+        try:
+            model = SADIH.load(path)
+        except (SadihError, OSError) as error:
+            logger.warning("%s; its rows are read again", error)
+            continue
+        same = all(getattr(model, n) == getattr(wanted, n) for n in DECIDED_BY_THE_SCAN)
+        if same and (n_known := _rows_known(model, store)):
+            return model, n_known
+    return wanted, 0
+
+
+def _at_target(
     store: FeatureStore, path: str | os.PathLike[str], wanted: SADIH
 ) -> tuple[SADIH, int]:
     """Return the model at `path` and the rows it knows; ConflictError if it is of no use here."""
     model = SADIH.load(path)
     found, asked = model.get_params(), wanted.get_params()
-    different = [name for name in asked if found[name] != asked[name]]
-    if different:
-        raise ConflictError(
-            f"{path} holds a model with "
-            + ", ".join(f"{name}={found[name]!r} (not {asked[name]!r})" for name in different),
-            remedy=Remedy(
-                "Choose another path, or replace it with {}", Argument("overwrite", True)
-            ),
-        )
+    if different := [name for name in asked if found[name] != asked[name]]:
+        words = ", ".join(f"{name}={found[name]!r} (not {asked[name]!r})" for name in different)
+        raise ConflictError(f"{path} holds a model with {words}", remedy=OVERWRITE)
+    if n_known := _rows_known(model, store):
+        return model, n_known
+    coverage = model.coverage_
+    known = "other rows" if coverage is None else f"{coverage.n_rows} rows of {coverage.url}"
+    raise ConflictError(
+        f"{path} holds a model of {known}, which are not the first rows of {store.url} as it is "
+        "now",
+        remedy=OVERWRITE,
+    )
+
+
+def _rows_known(model: SADIH, store: FeatureStore) -> int:
+    """How many first rows of a store a model can go on from."""
     coverage = model.coverage_
     if coverage is None or model.statistics_ is None or not coverage.is_prefix_of(store):
-        known = "other rows" if coverage is None else f"{coverage.n_rows} rows of {coverage.url}"
-        raise ConflictError(
-            f"{path} holds a model of {known}, which are not the first rows of {store.url} as it "
-            "is now",
-            remedy=Remedy(
-                "Choose another path, or replace it with {}", Argument("overwrite", True)
-            ),
-        )
-    return model, coverage.n_rows
+        return 0
+    return coverage.n_rows

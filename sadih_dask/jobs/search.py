@@ -10,9 +10,7 @@ Search from stores and files: queries as codes, or as features that are hashed f
 
 from __future__ import annotations
 
-import importlib
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,8 @@ import numpy as np
 from sadih_dask.compute.encode import computed
 from sadih_dask.compute.run import Progress, is_lazy
 from sadih_dask.compute.search import search
-from sadih_dask.errors import Argument, ConflictError, FormatError, InputError, Remedy, naming
+from sadih_dask.errors import Argument, ConflictError, FormatError, InputError, Remedy, require
+from sadih_dask.files.filesystem import write_atomically
 from sadih_dask.jobs.inspect import open_store
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
@@ -52,18 +51,8 @@ def write_results(
         raise ConflictError(f"{target} is there already; choose another name or overwrite it")
     if query_ids is not None and len(query_ids) != len(result):
         raise InputError(f"{len(query_ids)} query ids were given for {len(result)} queries")
-    partial = target.with_name(f".{target.stem}.{os.getpid()}.partial{target.suffix}")
-    writers = {".parquet": _write_parquet, ".zarr": _write_zarr, ".npz": _write_npz}
-    try:
-        with naming(target):
-            writers[target.suffix](result, partial, query_ids)
-        if target.is_dir():
-            shutil.rmtree(target)
-        partial.replace(target)
-    finally:
-        if partial.is_dir():
-            shutil.rmtree(partial)
-        partial.unlink(missing_ok=True)
+    write = {".parquet": _write_parquet, ".zarr": _write_zarr, ".npz": _write_npz}[target.suffix]
+    write_atomically(target, lambda scratch: write(result, scratch, query_ids))
     return target
 
 
@@ -76,7 +65,8 @@ def _arrays(result: Neighbours | WithinRadius, query_ids: Array | None) -> dict[
 
 def _write_npz(result: Neighbours | WithinRadius, path: Path, query_ids: Array | None) -> None:
     arrays: dict[str, Any] = {**_arrays(result, query_ids)}
-    np.savez(path, **arrays)
+    with path.open("xb") as file:
+        np.savez(file, **arrays)
 
 
 def _write_zarr(result: Neighbours | WithinRadius, path: Path, query_ids: Array | None) -> None:
@@ -95,14 +85,8 @@ def _write_zarr(result: Neighbours | WithinRadius, path: Path, query_ids: Array 
 
 
 def _write_parquet(result: Neighbours | WithinRadius, path: Path, query_ids: Array | None) -> None:
-    try:
-        arrow: Any = importlib.import_module("pyarrow")
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise InputError(
-            "writing Parquet needs pyarrow, which is not installed. "
-            "Install it with: pip install 'sadih-dask[ingest]'"
-        ) from error
+    arrow = require("pyarrow", "writing Parquet")
+    parquet = require("pyarrow.parquet", "writing Parquet")
     counts = np.full(len(result), result.k) if isinstance(result, Neighbours) else result.counts
     query = np.repeat(np.arange(len(result)), counts)
     first = np.cumsum(counts) - counts

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sadih_dask.compute.checkpoint import Checkpoint
 from sadih_dask.compute.run import Progress
+from sadih_dask.errors import ConflictError
 from sadih_dask.files.file import locate
-from sadih_dask.jobs.evaluate import what_is_missing
+from sadih_dask.jobs.evaluate import missing_matplotlib
+from sadih_dask.jobs.fit import OVERWRITE, Fitted
 from sadih_dask.model.cross_validation import SADIHCV
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.model.parameters import PAPER_GRID, candidates
@@ -22,50 +25,37 @@ from sadih_dask.stores import FeatureStore
 if TYPE_CHECKING:
     from sadih_dask.report.figures import Drawing
 
-
 RESULTS, FIGURES = "tuning.json", "figures"
 Bars = Callable[[str, str, int], AbstractContextManager[Progress]]
 """Asked for a display of progress, with a title, a unit and how many of it there are."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One combination: its parameters, code length among them, and its scores."""
-
-    parameters: dict[str, Any]
-    mean: float
-    deviation: float
-    scores: tuple[float, ...]
-    rank: int
-    best_of_length: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
     """What a search found.
 
-    model    of all rows, with the best parameters
+    fitted   the model of all rows, with the best parameters, and what it has cost
     search   the search itself: table, surfaces
     seconds  of scanning and solving, all together
+    files    that were written beside the model
     """
 
-    model: SADIH
+    fitted: Fitted
     search: SADIHCV
-    rows: tuple[Row, ...]
-    n_rows: int
     seconds: float
+    files: tuple[Path, ...] = ()
 
     @property
-    def table(self) -> str:
-        """The mean scores as text."""
-        return self.search.table()
+    def model(self) -> SADIH:
+        """Of all rows, with the best parameters."""
+        return self.fitted.model
 
     def document(self) -> dict[str, Any]:
         """Everything that was found, as JSON takes it."""
         search, best = self.search, self.search.best_by_bits_
         return {
             "metric": "mean average precision, learned codes",
-            "n_rows": self.n_rows,
+            "n_rows": self.fitted.n_rows,
             "n_folds": search.n_folds,
             "n_queries": search.n_queries,
             "seconds": self.seconds,
@@ -75,7 +65,7 @@ class Tuned:
             "best_of_length": [
                 {"parameters": found.params, "score": found.score} for found in best.values()
             ],
-            "results": [asdict(row) for row in self.rows],
+            "results": _rows(search),
         }
 
     def drawings(self) -> list[Drawing]:
@@ -88,22 +78,32 @@ class Tuned:
 
 def tune(
     store: FeatureStore,
+    target: str | os.PathLike[str],
     parameters: Mapping[str, Any] | None = None,
     grid: Mapping[str, Sequence[Any]] | None = None,
     n_bits: Sequence[int] | None = None,
     n_folds: int = 5,
     n_queries: int = 1000,
+    *,
+    results: Path | None = None,
+    overwrite: bool = False,
     progress: Bars | None = None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> Tuned:
-    """Choose parameters in one scan of a store.
+    """Choose parameters in one scan of a store, and write the best model to a path or URL.
 
     ``parameters`` are those of SADIH that are not searched; without ``n_bits`` the code length is
     among them. The grid is the paper's unless another is given. Folds and queries are drawn from
-    `random_state`, as the anchors are. ``progress`` is asked for a display twice: of the scan, and
-    then of the solves.
+    `random_state`, as the anchors are. All that was tried goes into the folder ``results``, if one
+    is given. ``progress`` is asked for a display twice: of the scan, and then of the solves.
+    ``checkpoint`` is as in `jobs.fit.fit`.
     """
-    began = time.perf_counter()
+    began, place = time.perf_counter(), locate(target)
+    if place.is_file() and not overwrite:
+        raise ConflictError(f"{target} is there already", remedy=OVERWRITE)
+    place.check()
+    if results is not None:
+        results.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
     model = SADIH(**(parameters or {}))
     tried = PAPER_GRID if grid is None else dict(grid)
     lengths = model.n_bits if n_bits is None else tuple(n_bits)
@@ -116,21 +116,24 @@ def tune(
         n_queries=n_queries,
         random_state=model.random_state,
     )
+    kept = None if checkpoint is None else Checkpoint(checkpoint)
     with ExitStack() as stack:
         shown = _InTurn(progress, stack)
         search.fit(
             store,
             progress=shown.stage("Scanning", "rows", store.n_rows),
             solving=shown.stage("Solving", "solves", n_solves),
-            checkpoint=checkpoint,
+            checkpoint=kept,
         )
-    return Tuned(
-        search.best_estimator_,
-        search,
-        _rows(search),
-        store.n_rows,
-        time.perf_counter() - began,
-    )
+    n_loaded = 0 if kept is None else kept.n_rows_loaded
+    fitted = Fitted(search.best_estimator_, store.n_rows, store.n_rows - n_loaded, n_loaded)
+    tuned = Tuned(fitted, search, time.perf_counter() - began)
+    if results is not None:
+        tuned = replace(tuned, files=_write(results, tuned))
+    tuned.model.save(target)
+    if kept is not None:
+        kept.discard()
+    return tuned
 
 
 class _InTurn:
@@ -157,30 +160,30 @@ class _InTurn:
         return report
 
 
-def _rows(search: SADIHCV) -> tuple[Row, ...]:
+def _rows(search: SADIHCV) -> list[dict[str, Any]]:
+    """Every combination: its parameters, code length among them, and its scores."""
     found = search.cv_results_
     best = {entry.index for entry in search.best_by_bits_.values()}
     splits = [found[f"split{fold}_test_score"] for fold in range(search.n_splits_)]
-    return tuple(
-        Row(
-            params,
-            float(found["mean_test_score"][k]),
-            float(found["std_test_score"][k]),
-            tuple(float(split[k]) for split in splits),
-            int(found["rank_test_score"][k]),
-            k in best,
-        )
+    return [
+        {
+            "parameters": params,
+            "mean": float(found["mean_test_score"][k]),
+            "deviation": float(found["std_test_score"][k]),
+            "scores": [float(split[k]) for split in splits],
+            "rank": int(found["rank_test_score"][k]),
+            "best_of_length": k in best,
+        }
         for k, params in enumerate(found["params"])
-    )
+    ]
 
 
-def write(folder: Path, tuned: Tuned) -> tuple[tuple[Path, ...], str | None]:
-    """Write all results, and the figure of them; return the paths and what is missing, if any."""
-    folder.mkdir(parents=True, exist_ok=True)
+def _write(folder: Path, tuned: Tuned) -> tuple[Path, ...]:
+    """Write all results, and the figure of them where matplotlib is installed."""
     results = folder / RESULTS
     text = json.dumps(tuned.document(), indent=1).encode()
     locate(results).write(lambda file: file.writelines([text]))
-    if missing := what_is_missing():
-        return (results,), missing
+    if missing_matplotlib():
+        return (results,)
     saved = [path for drawing in tuned.drawings() for path in drawing.save(folder / FIGURES)]
-    return (results, *saved), None
+    return (results, *saved)

@@ -1,7 +1,11 @@
-"""Hash functions: from features to bits, for rows without labels."""
+"""Hash functions: from features to bits, for rows without labels.
+
+`ENCODERS` is the place to name a new kind.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,17 +59,9 @@ def hash_function(
     anchor_map: AnchorMap | None,
 ) -> HashFunction:
     """Fit an encoder to the learned state, from statistics alone."""
-    mixture = None
-    if kind == "posterior":
-        P, intercept = problem.regression.A.T, problem.regression.share
-        mixture = np.ascontiguousarray(state.B.T)
-    elif kind == "ridge":
-        P, intercept = ridge_encoder(problem, state.B)
-    elif kind == "orthogonal":
-        P, intercept = orthogonal_encoder(problem, state), np.zeros(problem.l)
-    else:
-        P, intercept = encoder_printed(problem, state), np.zeros(problem.l)
+    P, intercept = ENCODERS[kind](problem, state)
     projection = (P / statistics.scale).T
+    mixture = np.ascontiguousarray(state.B.T) if kind == "posterior" else None
     return HashFunction(anchor_map, projection, intercept - statistics.mean @ projection, mixture)
 
 
@@ -83,16 +79,22 @@ def _sharpen(scores: Floats) -> Floats:
     return np.square(np.maximum(scores, 0.0))
 
 
-def ridge_encoder(problem: Problem, B: Floats) -> tuple[Floats, Floats]:
+def posterior_encoder(problem: Problem, _: State) -> tuple[Floats, Floats]:
+    """Regress the label groups on the features: P (g, d) and intercept (g,)."""
+    return problem.regression.A.T, problem.regression.share
+
+
+def ridge_encoder(problem: Problem, state: State) -> tuple[Floats, Floats]:
     """Regress the learned codes on the features: P (l, d) and intercept (l,); O(d^3 / 3).
 
     P = B X^T (X X^T + ridge n I)^-1. The features are centred, so the intercept is the mean code.
     """
+    B = state.B
     P = la.cho_solve(problem.ridge_factor, problem.XG @ B.T, check_finite=False).T
     return np.ascontiguousarray(P), (B @ problem.N) / problem.n
 
 
-def orthogonal_encoder(problem: Problem, state: State) -> Floats:
+def orthogonal_encoder(problem: Problem, state: State) -> tuple[Floats, Floats]:
     """Descend to a minimiser of ||V - P1 X||_F^2 over orthonormal P1. SADIH Eq. (17)."""
     state = state.with_P1(problem, start_encoder(problem, state.W))
     VXt = (problem.XYt @ state.W).T
@@ -103,4 +105,20 @@ def orthogonal_encoder(problem: Problem, state: State) -> Floats:
         if before - value <= DESCENT_TOLERANCE * abs(value):
             break
         before = value
-    return state.P1
+    return state.P1, np.zeros(problem.l)
+
+
+def lemma_encoder(problem: Problem, state: State) -> tuple[Floats, Floats]:
+    """Lemma 1's P1. SADIH Eq. (17)."""
+    return encoder_printed(problem, state), np.zeros(problem.l)
+
+
+ENCODERS: dict[EncoderKind, Callable[[Problem, State], tuple[Floats, Floats]]] = {
+    "posterior": posterior_encoder,
+    "ridge": ridge_encoder,
+    "orthogonal": orthogonal_encoder,
+    "lemma": lemma_encoder,
+}
+"""What each kind projects standardised features by: P (k, d) and an intercept (k,)."""
+BY_REGRESSION: tuple[EncoderKind, ...] = ("posterior", "ridge")
+"""Encoders that follow from the codes and the group regression alone, and can be forecast."""

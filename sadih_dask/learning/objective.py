@@ -1,7 +1,4 @@
-"""The objective of Eq. (7), term by term, from statistics.
-
-The course of the objective: what a plot of convergence needs.
-"""
+"""The objective of Eq. (7), term by term, from statistics, and its course over the steps."""
 
 from __future__ import annotations
 

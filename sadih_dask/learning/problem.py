@@ -1,13 +1,7 @@
-"""Ridge regression from features to label groups, and what it says about new rows.
+"""The learning problem: Eq. (7) with the data replaced by their statistics, and its unknowns.
 
-Ridge regression is linear in its targets: the scores of *any* codes B are B f(x) plus the mean
-code, where f(x) = A^T x, A = (X X^T + ridge n I)^-1 X_G, regresses the group indicators. Solved
-once, it serves every restart and every code length. It also tells, from statistics alone, how well
-codes will do on rows that were not learned from: f(x) has a known mean in each group and a known
-pooled covariance, both corrected for the rows having been seen (leave-one-out, with the mean
-leverage h standing for each row's own).
-
-The learning problem: Eq. (7) with the data replaced by their statistics.
+`GroupRegression` is what the problem knows of the features beyond Eq. (7): starting codes, the
+encoders and the forecast of retrieval quality are all read off it.
 """
 
 from __future__ import annotations
@@ -21,14 +15,27 @@ import scipy.linalg as la
 import scipy.sparse as sp
 from scipy.sparse.linalg import eigsh
 
+from sadih_dask.errors import InputError
 from sadih_dask.learning.similarity import Similarity, group_similarity
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.types import Floats, Ints, SimilarityKind
 
+MAX_GROUPS = 2048
+"""Label groups up to which g x g matrices are cheap beside the rest."""
+RANK_TOLERANCE = 1e-10
+"""Eigenvalues below this fraction of the largest count as zero."""
+
 
 @dataclass(frozen=True, eq=False)
 class GroupRegression:
-    """Ridge regression of the group indicators on the features.
+    """Ridge regression of the group indicators on the features, and what it says about new rows.
+
+    Ridge regression is linear in its targets: the scores of *any* codes B are B f(x) plus the mean
+    code, where f(x) = A^T x, A = (X X^T + ridge n I)^-1 X_G, regresses the group indicators. Solved
+    once, it serves every restart and every code length. It also tells, from statistics alone, how
+    well codes will do on rows that were not learned from: f(x) has a known mean in each group and a
+    known pooled covariance, both corrected for the rows having been seen (leave-one-out, with the
+    mean leverage h standing for each row's own).
 
     A         (d, g)  coefficients
     fitted    (g, g)  X_G^T A: sum of f(x) over the rows of each group
@@ -101,12 +108,6 @@ class GroupRegression:
         return self.means[group] + noise @ self.spread.T, group
 
 
-MAX_GROUPS = 2048
-"""Label groups up to which g x g matrices are cheap beside the rest."""
-RANK_TOLERANCE = 1e-10
-"""Eigenvalues below this fraction of the largest count as zero."""
-
-
 @dataclass(frozen=True, eq=False)
 class Problem:
     """Everything that the updates read and that never changes while they run.
@@ -162,6 +163,14 @@ class Problem:
             XXt=statistics.standardised_gram(),
             single_label=groups.single_label,
         )
+
+    def with_weights(self, alpha: float, beta: float, gamma: float) -> Problem:
+        """The problem with other weights, and with all that is known of it already."""
+        other = replace(self, alpha=alpha, beta=beta, gamma=gamma)
+        known = {name: value for name, value in vars(self).items() if name not in vars(other)}
+        known.pop("decoder_factor", None)  # the one result that depends on the weights
+        vars(other).update(known)
+        return other
 
     @property
     def n(self) -> float:
@@ -236,7 +245,13 @@ class Problem:
         least = 1e-12 * (weight * float(np.trace(self.XXt)) / d or 1.0)
         matrix = weight * self.XXt
         matrix[np.diag_indices(d)] += max(shift, least)
-        factor, lower = la.cho_factor(matrix, overwrite_a=True, check_finite=False)
+        try:
+            factor, lower = la.cho_factor(matrix, overwrite_a=True, check_finite=False)
+        except la.LinAlgError as error:
+            raise InputError(
+                "the statistics are of no rows: their Gram matrix has negative eigenvalues, as "
+                "when rows were taken out that had never been put in; learn again from all rows"
+            ) from error
         return np.asarray(factor), bool(lower)
 
     @cached_property

@@ -1,8 +1,8 @@
 """Starting codes: the alternation moves codes little, so where it starts decides much.
 
 Good codes for retrieval are far apart for dissimilar groups *and* easy to predict from the
-features. Both can be read off the statistics (`regression`): ridge regression from features to a
-bit with group signs b explains b^T K b of its variance.
+features. Both can be read off the statistics (`problem.GroupRegression`): ridge regression from
+features to a bit with group signs b explains b^T K b of its variance.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg as la
 
-from sadih_dask.learning.problem import Problem
+from sadih_dask.learning.problem import MAX_GROUPS, Problem
 from sadih_dask.learning.updates import polar
-from sadih_dask.types import Floats
+from sadih_dask.types import Floats, StartKind
 
 TEMPERATURE = 0.8
 """tau / sqrt(l): how quickly a pair of codes counts as far enough apart."""
@@ -23,6 +23,21 @@ SPECTRUM = 1e-6
 """What is below this fraction of the largest in the embedding is rounding error."""
 ROTATIONS = 30
 """Iterations that align the spectral embedding with the corners of the cube."""
+
+
+def start_codes(
+    problem: Problem, kind: StartKind, restart: int, rng: np.random.Generator
+) -> Floats:
+    """Codes that a restart begins with.
+
+    Separated codes look at every pair of groups, so where there are many they come from the
+    spectrum; where rows carry several labels the first restart tries the spectrum as well.
+    """
+    if kind == "random":
+        return random_codes(problem, rng)
+    if len(problem.N) > MAX_GROUPS or (restart == 0 and not problem.single_label):
+        return spectral_codes(problem, rng)
+    return separated_codes(problem, rng, PREDICTABILITY[restart % len(PREDICTABILITY)])
 
 
 def random_codes(problem: Problem, rng: np.random.Generator) -> Floats:

@@ -1,15 +1,10 @@
-"""Rows about a point near their mean, and their sums by group: one trip through the cache.
-
-A block is taken a few rows at a time. While they are in the cache they are shifted, converted to
-float64 and added to the sums of their groups, so a block is fetched from memory once for all of it.
-
-Sufficient statistics of labelled features: one pass, mergeable, removable.
+"""Sufficient statistics of labelled features: one pass, mergeable, removable.
 
 Everything that the learner needs of n rows is in five quantities of fixed size: the row count per
 label group, the feature sums per group, the mean, the Gram matrix and n. Sums and Gram are kept
 *about the mean*, and two sets of them are combined with Chan's update, so a large mean loses no
 precision. All accumulation is in float64; the products inside one block run in the precision of
-the data (float32 for float16 and float32), about the block's own mean.
+the data (float32 for float16 and float32), about a point near the block's own mean.
 """
 
 from __future__ import annotations
@@ -37,89 +32,6 @@ SAMPLED_ROWS = 64
 """Rows whose mean a block is shifted by."""
 PIECE_VALUES = 2**16
 """Values handled at a time: in float32 and float64 together they fit a second-level cache."""
-
-
-def choose_shift(features: Array, work: np.dtype[Any]) -> Array:
-    """A point near the mean of the rows, in the working precision, from a sample of them.
-
-    Zero in columns whose mean is less than half their deviation: squares about zero then lose a
-    third of a bit at most, and a column that stays where it is costs nothing.
-    """
-    step = max(1, len(features) // SAMPLED_ROWS)
-    sample = features[::step].astype(np.float64)
-    mean = sample.mean(axis=0)
-    near_zero = 4 * np.square(mean) <= sample.var(axis=0)
-    return representable(np.where(near_zero, 0.0, mean), work)
-
-
-def representable(point: Floats, work: np.dtype[Any]) -> Array:
-    """Round to the working precision; zero where that is impossible.
-
-    A NaN in the shift would make a whole column NaN, and hide which row it came from.
-    """
-    rounded = point.astype(work)
-    return np.where(np.isfinite(rounded), rounded, work.type(0))
-
-
-def shift_rows(features: Array, shift: Array, *, overwrite: bool) -> Array:
-    """``features - shift`` as a C-contiguous array: where they are, if that is allowed, or a copy.
-
-    Subtracting a *representable* number close to the values is exact or nearly so, which is what
-    keeps float32 products accurate for features with a large mean. Columns with a zero shift keep
-    their bits in every case.
-    """
-    columns = np.flatnonzero(shift)
-    fits = features.dtype == shift.dtype and features.flags.c_contiguous
-    if fits and not len(columns):
-        return features
-    if not (fits and overwrite and features.flags.writeable):
-        out = np.empty(features.shape, shift.dtype)
-        return np.subtract(features, shift, out=out, dtype=shift.dtype)
-    if 16 * len(columns) < len(shift):
-        features[:, columns] -= shift[columns]
-        return features
-    return np.subtract(features, shift, out=features)
-
-
-def sums_by_group(values: Array, ids: Ints, n_groups: int) -> Floats:
-    """Sum rows by group in float64, (g, d), in the order of the rows.
-
-    In float32 a long sum of equal terms drifts by far more than one rounding. A few rows are
-    converted at a time, and added while they are in the cache.
-    """
-    n, d = values.shape
-    if _add_rows is None:
-        return sums_by_columns(values, ids, n_groups)
-    rows = min(n, max(1, PIECE_VALUES // d))
-    sums, double = np.zeros((n_groups, d)), np.empty((rows, d))
-    ones, indptr = np.ones(rows), np.arange(rows + 1, dtype=np.int64)
-    for start in range(0, n, rows):
-        k = min(rows, n - start)
-        double[:k] = values[start : start + k]
-        members = indptr[: k + 1], ids[start : start + k], ones[:k]
-        _add_rows(n_groups, k, d, *members, double[:k].reshape(-1), sums.reshape(-1))
-    return sums
-
-
-def sums_by_columns(values: Array, ids: Ints, n_groups: int) -> Floats:
-    """The same additions in the same order by public calls; a few columns at a time."""
-    n, d = values.shape
-    members = sp.csr_array((np.ones(n), ids, np.arange(n + 1)), shape=(n, n_groups)).T
-    sums = np.empty((n_groups, d))
-    for start in range(0, d, 64):
-        sums[:, start : start + 64] = members @ values[:, start : start + 64]
-    return sums
-
-
-def is_far(rest: Floats, shift: Array, mean_square: Floats) -> bool:
-    """Whether the mean is further from the shift than the rows scatter about it, in any column.
-
-    Then squares about the shift have lost a digit. ``mean_square`` is that of the shifted rows.
-    """
-    beyond_rounding = np.abs(rest) > 4 * np.finfo(shift.dtype).eps * np.abs(shift)
-    return bool(np.any(beyond_rounding & (2 * np.square(rest) > mean_square)))
-
-
 MERGE_FAN_IN = 8
 """Partial statistics folded into one at every level of the reduction tree."""
 
@@ -217,14 +129,6 @@ class Statistics:
             f"{self.groups.n_groups} label groups of {self.groups.n_classes} classes>"
         )
 
-    def raw_sums(self) -> Floats:
-        """Group sums of the features as they came, (g, d)."""
-        return self.sums + self.counts[:, None] * self.mean
-
-    def raw_gram(self) -> Floats:
-        """Gram matrix of the features as they came, (d, d)."""
-        return self.gram + self.n_samples * np.outer(self.mean, self.mean)
-
     def standardised_sums(self) -> Floats:
         """Group sums of the centred, unit-variance features, (g, d)."""
         return self.sums / self.scale
@@ -280,8 +184,29 @@ class Statistics:
         sums[place] -= other.sums + other.counts[:, None] * (other.mean - mean)
         step = other.mean - mean
         gram = self.gram - other.gram - np.outer(step, step * (n * n_b / n_a))
+        self._check_explained(left, sums, gram)
         keep = left > 0
         return Statistics(self.groups.take(keep), left[keep], mean, sums[keep], gram)
+
+    def _check_explained(self, counts: Ints, sums: Floats, gram: Floats) -> None:
+        """Refuse what is left of these statistics if no rows could have it.
+
+        The sums of a group without rows are zero, and no column scatters less than its group means
+        do. Both hold to the rounding of float32 products, so rows that are nearly like some that
+        were put in pass.
+        """
+        slack = 1e-3 * np.sqrt(self.variance) + 1e-5 * np.abs(self.mean)
+        gone = counts == 0
+        moved = np.abs(sums[gone]) > self.counts[gone, None] * slack
+        between = (np.square(sums[~gone]) / counts[~gone, None]).sum(axis=0)
+        beyond = between - np.diagonal(gram) > self.n_samples * np.square(slack)
+        if moved.any() or beyond.any():
+            column = int(np.argmax(beyond | moved.any(axis=0)))
+            raise InputError(
+                f"without these rows column {column} of the features has sums that no rows could "
+                "have, so they are not all among those that were put in; only such rows can be "
+                "taken out"
+            )
 
     def relabel(self, new_index: Ints, n_classes: int) -> Statistics:
         """Rename the labels, ascending, within a larger or equal set of classes."""
@@ -292,6 +217,98 @@ class Statistics:
         """Drop the labels that no row carries; also return the labels that are kept."""
         groups, kept = self.groups.compact()
         return Statistics(groups, self.counts, self.mean, self.sums, self.gram), kept
+
+
+# -- one block: rows about a point near their mean, and their sums by group --------------------
+
+
+def choose_shift(features: Array, work: np.dtype[Any]) -> Array:
+    """A point near the mean of the rows, in the working precision, from a sample of them.
+
+    Zero in columns whose mean is less than half their deviation: squares about zero then lose a
+    third of a bit at most, and a column that stays where it is costs nothing.
+    """
+    step = max(1, len(features) // SAMPLED_ROWS)
+    sample = features[::step].astype(np.float64)
+    mean = sample.mean(axis=0)
+    near_zero = 4 * np.square(mean) <= sample.var(axis=0)
+    return representable(np.where(near_zero, 0.0, mean), work)
+
+
+def representable(point: Floats, work: np.dtype[Any]) -> Array:
+    """Round to the working precision; zero where that is impossible.
+
+    A NaN in the shift would make a whole column NaN, and hide which row it came from.
+    """
+    rounded = point.astype(work)
+    return np.where(np.isfinite(rounded), rounded, work.type(0))
+
+
+def shift_rows(features: Array, shift: Array, *, overwrite: bool) -> Array:
+    """``features - shift`` as a C-contiguous array: where they are, if that is allowed, or a copy.
+
+    Subtracting a *representable* number close to the values is exact or nearly so, which is what
+    keeps float32 products accurate for features with a large mean. Columns with a zero shift keep
+    their bits in every case.
+    """
+    columns = np.flatnonzero(shift)
+    fits = features.dtype == shift.dtype and features.flags.c_contiguous
+    if fits and not len(columns):
+        return features
+    if not (fits and overwrite and features.flags.writeable):
+        out = np.empty(features.shape, shift.dtype)
+        return np.subtract(features, shift, out=out, dtype=shift.dtype)
+    if 16 * len(columns) < len(shift):
+        features[:, columns] -= shift[columns]
+        return features
+    return np.subtract(features, shift, out=features)
+
+
+def sums_by_group(values: Array, ids: Ints, n_groups: int) -> Floats:
+    """Sum rows by group in float64, (g, d), in the order of the rows.
+
+    In float32 a long sum of equal terms drifts by far more than one rounding. A few rows are
+    converted at a time, and added while they are in the cache.
+    """
+    n, d = values.shape
+    if _add_rows is None:
+        return sums_by_columns(values, ids, n_groups)
+    rows = min(n, max(1, PIECE_VALUES // d))
+    sums, double = np.zeros((n_groups, d)), np.empty((rows, d))
+    ones, indptr = np.ones(rows), np.arange(rows + 1, dtype=np.int64)
+    for start in range(0, n, rows):
+        k = min(rows, n - start)
+        double[:k] = values[start : start + k]
+        members = indptr[: k + 1], ids[start : start + k], ones[:k]
+        _add_rows(n_groups, k, d, *members, double[:k].reshape(-1), sums.reshape(-1))
+    return sums
+
+
+def sums_by_columns(values: Array, ids: Ints, n_groups: int) -> Floats:
+    """The same additions in the same order by public calls; a few columns at a time."""
+    n, d = values.shape
+    members = sp.csr_array((np.ones(n), ids, np.arange(n + 1)), shape=(n, n_groups)).T
+    sums = np.empty((n_groups, d))
+    for start in range(0, d, 64):
+        sums[:, start : start + 64] = members @ values[:, start : start + 64]
+    return sums
+
+
+def is_far(rest: Floats, shift: Array, mean_square: Floats) -> bool:
+    """Whether the mean is further from the shift than the rows scatter about it, in any column.
+
+    Then squares about the shift have lost a digit. ``mean_square`` is that of the shifted rows.
+    """
+    beyond_rounding = np.abs(rest) > 4 * np.finfo(shift.dtype).eps * np.abs(shift)
+    return bool(np.any(beyond_rounding & (2 * np.square(rest) > mean_square)))
+
+
+def _add_outer(matrix: Floats, u: Floats | Ints, v: Floats) -> None:
+    """Add u v^T to a C-contiguous matrix, in place: BLAS needs no memory for the product."""
+    dger(1.0, v, u, a=matrix.T, overwrite_a=1)
+
+
+# -- many blocks ------------------------------------------------------------------------------
 
 
 def canonical_blocks(n_samples: int, block_rows: int) -> Iterator[slice]:
@@ -334,6 +351,9 @@ def merge_in_order(parts: Iterable[Statistics], *, overwrite: bool = False) -> S
     return total
 
 
+# -- what features may be ---------------------------------------------------------------------
+
+
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Precision in which products of such data are formed inside a block."""
     if dtype.kind not in "fiub":
@@ -345,13 +365,13 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32 if small else np.float64)
 
 
-def _add_outer(matrix: Floats, u: Floats | Ints, v: Floats) -> None:
-    """Add u v^T to a C-contiguous matrix, in place: BLAS needs no memory for the product."""
-    dger(1.0, v, u, a=matrix.T, overwrite_a=1)
-
-
 def check_numbers(features: Array, first_row: int) -> None:
     """Raise an error that names the rows of a block which is of another type than the rest."""
+    if isinstance(features, np.ma.MaskedArray):
+        raise DtypeError(
+            f"rows {first_row} to {first_row + len(features) - 1} of the features are a masked "
+            "array; masked values cannot be left out of a row. Fill them, or drop their rows"
+        )
     if features.dtype.kind not in "fiub":
         raise DtypeError(
             f"features have dtype {features.dtype} in rows {first_row} to "

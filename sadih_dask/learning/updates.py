@@ -1,25 +1,33 @@
-"""The B-step: codes of the label groups, with everything else fixed.
+"""The update rules: each unknown in turn, with everything else fixed.
 
-The W-step: the label embedding, with everything else fixed.
-
-The F- and P-steps: encoder P1 and decoder P2, with everything else fixed.
+First the codes B, then the label embedding W, then the autoencoder's P1 and P2. A rule takes the
+problem and the state and returns the new value of its unknown; `updates` says which rules a loss
+and a solver mean, and is the place to name a new one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import scipy.linalg as la
 
 from sadih_dask.learning.objective import objective, weights
 from sadih_dask.learning.problem import RANK_TOLERANCE, Problem, State
-from sadih_dask.types import Floats
+from sadih_dask.types import Floats, Loss, SolverKind
+
+Rule: TypeAlias = Callable[[Problem, State], Floats]
+Update: TypeAlias = Callable[[Problem, State], State]
 
 TIE = 1e-9
 """Values below this fraction of the terms they are a sum of are rounding, not evidence."""
-
 MAX_SWEEPS = 10
 COLUMNS = 4096
 """Groups handled together, so that their codes stay in cache while the bits are swept."""
+
+
+# -- codes ------------------------------------------------------------------------------------
 
 
 def sign(value: Floats, previous: Floats, scale: Floats) -> Floats:
@@ -104,6 +112,9 @@ def coordinate_descent(H: Floats, M: Floats, B: Floats, scale: Floats) -> Floats
     return result
 
 
+# -- label embedding --------------------------------------------------------------------------
+
+
 def embedding_exact(problem: Problem, state: State) -> Floats:
     """Solve the stationarity condition of Eq. (15). SADIH Eq. (16).
 
@@ -167,6 +178,9 @@ def _latent_ridge(problem: Problem, state: State) -> Floats:
     decoded = problem.alpha * state.P2.T @ state.P2
     least = RANK_TOLERANCE * max(float(np.trace(decoded)) / problem.l, 1.0)
     return np.asarray(decoded + max(problem.beta + problem.gamma, least) * np.eye(problem.l))
+
+
+# -- autoencoder ------------------------------------------------------------------------------
 
 
 def _compact_svd(A: Floats, least: float) -> tuple[Floats, Floats]:
@@ -257,3 +271,29 @@ def decoder_printed(problem: Problem, state: State) -> Floats:
     return np.asarray(
         la.cho_solve(problem.decoder_factor, problem.XYt @ state.W, check_finite=False)
     )
+
+
+# -- which rules ------------------------------------------------------------------------------
+
+CODES: dict[tuple[Loss, SolverKind], Rule] = {
+    ("l21", "exact"): codes_l21,
+    ("l21", "paper"): codes_l21_printed,
+    ("l1", "exact"): codes_l1_guarded,
+    ("l1", "paper"): codes_l1,
+}
+OTHERS: dict[SolverKind, tuple[Rule, Rule, Rule]] = {
+    "exact": (embedding_exact, encoder_exact, decoder_exact),
+    "paper": (embedding_printed, encoder_printed, decoder_printed),
+}
+"""Rules of W, P1 and P2, which do not depend on the loss."""
+
+
+def updates(loss: Loss, solver: SolverKind) -> dict[str, Update]:
+    """Return the four steps in the paper's order, each from a state to the next."""
+    codes, (embedding, encoder, decoder) = CODES[loss, solver], OTHERS[solver]
+    return {
+        "B": lambda p, s: s.with_B(p, codes(p, s)),
+        "W": lambda p, s: s.with_W(embedding(p, s)),
+        "P1": lambda p, s: s.with_P1(p, encoder(p, s)),
+        "P2": lambda p, s: s.with_P2(decoder(p, s)),
+    }

@@ -2,5 +2,5 @@
 
 Read `estimator` first, then `inputs` (what X and y may be), `parameters`, `scanning` (rows to
 statistics), `solve` (statistics to codes and a hash function), `model_file`, `evaluation`, and
-`cross_validation` with `grid`, `validation` and `results`.
+`cross_validation` with `results`.
 """

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-import os
-from numbers import Integral
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from types import SimpleNamespace
 from typing import Any, Self
 
+import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from sadih_dask.compute.checkpoint import Checkpoint
-from sadih_dask.compute.run import Progress
-from sadih_dask.errors import InputError
+from sadih_dask.compute.folds import training_statistics
+from sadih_dask.compute.run import Progress, total_threads
+from sadih_dask.compute.tree import run_each
+from sadih_dask.errors import InputError, LabelError
+from sadih_dask.learning.labels import LabelGroups, group_rows
+from sadih_dask.learning.statistics import Statistics
 from sadih_dask.model import results
-from sadih_dask.model.estimator import SADIH, as_checkpoint
-from sadih_dask.model.parameters import PAPER_GRID, Grid, candidates, check_parameters
-from sadih_dask.model.scanning import Folding, scan_folds
-from sadih_dask.model.validation import score_all
+from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.parameters import (
+    PAPER_GRID,
+    PARAMETERS,
+    SEARCH_PARAMETERS,
+    Grid,
+    candidates,
+    check_parameters,
+)
+from sadih_dask.model.results import Score
+from sadih_dask.model.scanning import CheckpointLike, Folded, Folding, scan_folds
+from sadih_dask.model.solve import Family
+from sadih_dask.retrieval.codes import pack
+from sadih_dask.retrieval.histograms import group_histograms
+from sadih_dask.retrieval.metrics import mean_average_precision
+from sadih_dask.types import Array, Floats, Ints
+
+TASKS_A_THREAD = 2
+"""Tasks for every thread, at least; with fewer the last ones leave threads idle."""
 
 
 class SADIHCV(
@@ -88,7 +110,7 @@ class SADIHCV(
         *,
         progress: Progress | None = None,
         solving: Progress | None = None,
-        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        checkpoint: CheckpointLike = None,
     ) -> Self:
         """Read the rows once, score every combination on every fold, and learn with the best.
 
@@ -100,13 +122,14 @@ class SADIHCV(
         tried = candidates(grid, self.n_bits)
         longest = max(candidate["n_bits"] for candidate in tried)
         folding = Folding(self.n_folds, self.n_queries, self.random_state, longest)
-        scanned = scan_folds(model, X, y, folding, progress, as_checkpoint(checkpoint))
+        scanned, folded = scan_folds(model, X, y, folding, progress, checkpoint)
+        scanned.check_classes()
         everything = [{**model.get_params(), **candidate} for candidate in tried]
-        scores = score_all(scanned.folded, everything, solving)
+        scores = score_all(folded, everything, solving)
         found = results.as_cv_results(tried, scores, self.n_folds)
         best = results.best_overall(found)
         if self.refit:
-            scanned.solve(model.set_params(**best.params))
+            model.set_params(**best.params).learn_from(scanned)
         self._adopt(found, best, model)
         return self
 
@@ -126,11 +149,8 @@ class SADIHCV(
 
     def _model(self) -> SADIH:
         """A model to work with; nothing of what the user has is changed."""
-        for name, least in (("n_folds", 2), ("n_queries", 1)):
-            value: Any = getattr(self, name)
-            whole = isinstance(value, Integral) and not isinstance(value, bool)
-            if not whole or value < least:
-                raise InputError(f"{name}={value!r}; expected a whole number of {least} or more")
+        for name, parameter in SEARCH_PARAMETERS.items():
+            parameter.check(name, getattr(self, name))
         model: Any = SADIH() if self.estimator is None else clone(self.estimator)
         if not isinstance(model, SADIH):
             raise InputError(
@@ -174,3 +194,114 @@ class SADIHCV(
         tags.target_tags = own.target_tags
         tags.transformer_tags = own.transformer_tags
         return tags
+
+
+# -- scores of candidates on the folds ---------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Bunch:
+    """Candidates of one family, to be scored on one fold."""
+
+    fold: int
+    places: tuple[int, ...]
+    candidates: tuple[Mapping[str, Any], ...]
+
+
+def score_all(
+    folded: Folded, candidates: Sequence[Mapping[str, Any]], progress: Progress | None = None
+) -> list[Score]:
+    """Score every candidate (all parameters of an estimator) on every fold.
+
+    A task takes candidates of one family on one fold, so that they share their beginning; the
+    costliest come first, which ends together.
+    """
+    bunches = list(_bunches(candidates, len(folded.folds), TASKS_A_THREAD * total_threads()))
+    bunches.sort(key=lambda bunch: -bunch.candidates[0]["n_bits"])
+    found = run_each(score_bunch, folded, bunches, "score", progress)
+    return [score for scores in found for score in scores]
+
+
+def _bunches(
+    candidates: Sequence[Mapping[str, Any]], n_folds: int, n_tasks: int
+) -> Iterator[Bunch]:
+    """Families, cut into parts where there would be fewer tasks than ``n_tasks``."""
+    names = [name for name, parameter in PARAMETERS.items() if parameter.decides == "start"]
+
+    def shared(place: int) -> tuple[str, ...]:
+        return tuple(repr(candidates[place][name]) for name in names)
+
+    places = sorted(range(len(candidates)), key=lambda place: (shared(place), place))
+    families = [list(family) for _, family in groupby(places, key=shared)]
+    n_parts = -(-n_tasks // (n_folds * len(families)))
+    for family in families:
+        for part in np.array_split(family, min(n_parts, len(family))):
+            chosen = tuple(int(place) for place in part)
+            for fold in range(n_folds):
+                yield Bunch(fold, chosen, tuple(candidates[place] for place in chosen))
+
+
+def score_bunch(folded: Folded, bunch: Bunch) -> list[Score]:
+    """Learn from the other folds, and look the fold's queries up among their rows."""
+    began = time.perf_counter()
+    training = _Training.of(folded, bunch.fold)
+    family = Family(SimpleNamespace(**bunch.candidates[0]), training.statistics, folded.seed, None)
+    shared = (time.perf_counter() - began) / len(bunch.places)
+    known: dict[bytes, float] = {}
+    scores = []
+    for place, candidate in zip(bunch.places, bunch.candidates, strict=True):
+        began = time.perf_counter()
+        state = family.solve(SimpleNamespace(**candidate)).state
+        solved = time.perf_counter()
+        key = state.B.tobytes() if family.hashes_by_codes_alone else None
+        value = known.get(key) if key is not None else None
+        if value is None:
+            function = family.hash_function(state)
+            value = training.score(pack(function.project(training.features)), state.B)
+            if key is not None:
+                known[key] = value
+        ended = time.perf_counter()
+        scores.append(Score(place, bunch.fold, value, shared + solved - began, ended - solved))
+    return scores
+
+
+@dataclass(frozen=True, eq=False)
+class _Training:
+    """A fold's queries, mapped to anchors, and the statistics of all other folds."""
+
+    fold: int
+    statistics: Statistics
+    features: Array
+    labels: tuple[LabelGroups, Ints]
+
+    @classmethod
+    def of(cls, folded: Folded, fold: int) -> _Training:
+        statistics = training_statistics(folded.folds, fold)
+        queries = folded.queries[fold]
+        if folded.multi_label:
+            labels = group_rows(queries.labels, statistics.groups.n_classes)
+        else:  # as a fit numbers its classes; queries of a class that is missing find nothing
+            statistics, classes = statistics.compact()
+            queries = queries.take(np.isin(queries.labels, classes))
+            labels = group_rows(np.searchsorted(classes, queries.labels), len(classes))
+        if statistics.groups.n_groups < 2:
+            raise LabelError(
+                f"without fold {fold} all rows carry the same labels, so there is nothing to tell "
+                "apart; use fewer folds, or add rows of the rare classes"
+            )
+        mapped = queries.features
+        if folded.anchor_map is not None:
+            mapped = folded.anchor_map(np.ascontiguousarray(mapped))
+        return cls(fold, statistics, mapped, labels)
+
+    def score(self, codes: Array, label_codes: Floats) -> float:
+        """Mean average precision over the training rows, each with the code of its labels."""
+        database = pack(label_codes.T), self.statistics.groups, self.statistics.counts
+        histograms = group_histograms(codes, self.labels, *database, len(label_codes))
+        found = mean_average_precision(histograms)
+        if np.isnan(found):
+            raise LabelError(
+                f"none of the {len(codes)} queries of fold {self.fold} shares a label with a row "
+                "of another fold; use more queries, or add rows of the rare classes"
+            )
+        return found

@@ -14,41 +14,33 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from sadih_dask.compute.blas import one_blas_thread
-from sadih_dask.compute.checkpoint import Checkpoint
 from sadih_dask.compute.encode import HashRows, LookUpLabels, hash_lazily, write_codes
-from sadih_dask.compute.memory import MemoryPlan, check_scan
-from sadih_dask.compute.reduction import Reduction
-from sadih_dask.compute.rows import Rows, StoreRows, find_ids
+from sadih_dask.compute.memory import MemoryPlan
+from sadih_dask.compute.rows import StoreRows, find_ids
 from sadih_dask.compute.run import Progress, is_lazy
-from sadih_dask.compute.scan import scan
-from sadih_dask.errors import InputError, LabelError
-from sadih_dask.learning.features import SAMPLE_ROWS, AnchorMap, sample_rows
-from sadih_dask.learning.randomness import draw_seed, generator
-from sadih_dask.learning.statistics import Statistics, canonical_blocks, check_finite
-from sadih_dask.model.inputs import CheckedInputs
+from sadih_dask.errors import InputError
+from sadih_dask.learning.randomness import draw_seed
+from sadih_dask.learning.statistics import canonical_blocks
+from sadih_dask.model.inputs import check_features, check_width, group_targets, known_statistics
 from sadih_dask.model.model_file import Coverage, Model, read_model, write_model
 from sadih_dask.model.parameters import check_parameters
+from sadih_dask.model.scanning import (
+    CheckpointLike,
+    Scanned,
+    plan_scan,
+    scan_more,
+    scan_removed,
+    scan_rows,
+)
 from sadih_dask.model.solve import learn
 from sadih_dask.retrieval.codes import pack
-from sadih_dask.retrieval.histograms import hamming_histograms
+from sadih_dask.retrieval.histograms import group_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.stores import CodeStore, FeatureStore
-from sadih_dask.types import (
-    Array,
-    Bytes,
-    EncoderKind,
-    Floats,
-    Ints,
-    Loss,
-    SimilarityKind,
-    SolverKind,
-    StartKind,
-)
+from sadih_dask.types import Bytes, EncoderKind, Floats, Loss, SimilarityKind, SolverKind, StartKind
 
 
 class SADIH(
-    CheckedInputs,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
@@ -62,8 +54,8 @@ class SADIH(
     Parameters
     ----------
     n_bits : int, default=64
-        Length of the codes. Any positive number; codes are packed into ``ceil(n_bits / 8)`` bytes
-        and the spare bits of the last byte are zero.
+        Length of the codes, up to 2048; they are packed into ``ceil(n_bits / 8)`` bytes, and the
+        spare bits of the last byte are zero.
     loss : {"l21", "l1"}, default="l21"
         "l21" is SADIH (discrete coordinate descent), "l1" is SADIH-L1 (one sign).
     solver : {"exact", "paper"}, default="exact"
@@ -157,7 +149,7 @@ class SADIH(
         y: Any = None,
         *,
         progress: Progress | None = None,
-        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        checkpoint: CheckpointLike = None,
     ) -> Self:
         """Learn codes and a hash function from labelled rows.
 
@@ -173,30 +165,17 @@ class SADIH(
         be a number where there are anchors.
         """
         check_parameters(self)
-        place = as_checkpoint(checkpoint)
         if (done := self._covered(X)) is not None:
             if done == len(X):
                 return self.refit()
-            return self._learn_more(X, y, done, progress, place)
+            return self.learn_from(scan_more(self, X, y, done, progress, checkpoint))
         before = dict(self.__dict__)
         try:
-            return self._fit_anew(X, y, progress, place)
+            return self.learn_from(scan_rows(self, X, y, progress, checkpoint))
         except BaseException:  # also an interrupt: the model is what it was
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
-
-    def _fit_anew(
-        self, X: Any, y: Any, progress: Progress | None, checkpoint: Checkpoint | None
-    ) -> Self:
-        rows, classes, multi_label = self._open(X, y, reset=True)
-        seed = draw_seed(self.random_state)
-        _, sample = self._plan_scan(rows, seed)
-        anchor_map = self._draw_anchors(rows, sample, seed)
-        found = self._scan(rows, classes, anchor_map, progress, checkpoint)
-        statistics, classes = settle_classes(found, classes)
-        coverage = Coverage.of(X) if isinstance(X, FeatureStore) else None
-        return self._learn(statistics, classes, multi_label, anchor_map, seed, coverage)
 
     def plan(self, store: FeatureStore) -> MemoryPlan:
         """Predict the memory of a fit; MemoryPlanError if it cannot fit where tasks run now.
@@ -204,16 +183,7 @@ class SADIH(
         Reads the labels of a sample and no features.
         """
         check_parameters(self)
-        return self._plan_scan(StoreRows.of(store, 0), draw_seed(self.random_state))[0]
-
-    def _plan_scan(self, rows: Rows, seed: int, **folds: int) -> tuple[MemoryPlan, Ints]:
-        """The memory of a scan, and the rows that anchors are drawn from.
-
-        ``folds`` is what `check_scan` takes of a scan that keeps folds apart.
-        """
-        sample = self._sample(rows, max(SAMPLE_ROWS, self.anchors or 0), seed)
-        n_anchors = None if self.anchors is None else min(self.anchors, len(sample))
-        return check_scan(rows, self.block_rows, n_anchors, sample, **folds), sample
+        return plan_scan(self, StoreRows.of(store, 0), draw_seed(self.random_state))[0]
 
     def partial_fit(
         self,
@@ -221,7 +191,7 @@ class SADIH(
         y: Any = None,
         *,
         progress: Progress | None = None,
-        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        checkpoint: CheckpointLike = None,
     ) -> Self:
         """Add labelled rows: the same model as a fit on all rows so far.
 
@@ -231,38 +201,19 @@ class SADIH(
         if not hasattr(self, "hash_function_"):
             return self.fit(X, y, progress=progress, checkpoint=checkpoint)
         check_parameters(self)
-        return self._learn_more(X, y, 0, progress, as_checkpoint(checkpoint))
-
-    def _learn_more(
-        self,
-        X: Any,
-        y: Any,
-        first: int,
-        progress: Progress | None,
-        checkpoint: Checkpoint | None,
-    ) -> Self:
-        rows, classes, multi_label = self._open(X, y, reset=False, first=first)
-        known, classes = self._known_as(classes, multi_label)
-        anchor_map = self.hash_function_.anchor_map
-        sample = self._sample(rows, SAMPLE_ROWS, self.seed_)
-        n_anchors = None if anchor_map is None else anchor_map.n_features
-        check_scan(rows, self.block_rows, n_anchors, sample, len(known.groups))
-        added = self._scan(rows, classes, anchor_map, progress, checkpoint)
-        statistics, classes = settle_classes(known.merge(added), classes)
-        coverage = None
-        if first and self.coverage_ is not None:
-            coverage = replace(Coverage.of(X), forgotten=self.coverage_.forgotten)
-        return self._learn(statistics, classes, multi_label, anchor_map, self.seed_, coverage)
+        return self.learn_from(scan_more(self, X, y, 0, progress, checkpoint))
 
     def forget(self, X: Any, y: Any = None) -> Self:
         """Take labelled rows out again: the same model as a fit without them.
 
-        The rows must be among those that were learned from. Anchors stay as they are.
+        The rows must be among those that were learned from, of which only sums are known. Rows
+        that never were are refused where that shows: more rows of a label set than there are, or
+        features that leave sums behind which no rows could have. Others go unnoticed, and the
+        model is then of rows that do not exist. Anchors stay as they are.
         """
         check_is_fitted(self)
         check_parameters(self)
-        rows, _, multi_label = self._open(X, y, reset=False, classes=self.classes_)
-        return self._forget(rows, multi_label, None)
+        return self.learn_from(scan_removed(self, X, y))
 
     def forget_ids(self, store: FeatureStore, ids: Any) -> Self:
         """Take rows of the store that was learned from out again, by their ids."""
@@ -275,22 +226,8 @@ class SADIH(
             )
         places = find_ids(store, ids)
         coverage = self.coverage_.without(places)
-        labels = store.take("labels", places)
-        multi_label = labels.ndim == 2
-        rows, _, _ = self._open(
-            store.take("features", places), labels, reset=False, classes=self.classes_
-        )
-        return self._forget(rows, multi_label, coverage)
-
-    def _forget(self, rows: Rows, multi_label: bool, coverage: Coverage | None) -> Self:
-        known = self._known_statistics(multi_label)
-        anchor_map = self.hash_function_.anchor_map
-        removed = self._scan(rows, self.classes_, anchor_map)
-        left, classes = known.without(removed), self.classes_
-        if not multi_label:  # classes that have lost their last row are gone
-            left, kept = left.compact()
-            classes = classes[kept]
-        return self._learn(left, classes, multi_label, anchor_map, self.seed_, coverage)
+        features, labels = (store.take(name, places) for name in ("features", "labels"))
+        return self.learn_from(scan_removed(self, features, labels, coverage))
 
     def refit(self) -> Self:
         """Learn again from the same statistics, with the parameters as they are now.
@@ -300,53 +237,30 @@ class SADIH(
         """
         check_is_fitted(self)
         check_parameters(self)
-        return self._learn(
-            self._known_statistics(self.multi_label_),
-            self.classes_,
-            self.multi_label_,
+        known, anchor_map = (
+            known_statistics(self, self.multi_label_),
             self.hash_function_.anchor_map,
-            self.seed_,
-            self.coverage_,
         )
+        kept = self.classes_, self.multi_label_, anchor_map, self.seed_, self.coverage_
+        return self.learn_from(Scanned(known, *kept))
 
-    def _scan(
-        self,
-        rows: Rows,
-        classes: Array | None,
-        anchor_map: AnchorMap | None,
-        progress: Progress | None = None,
-        checkpoint: Checkpoint | None = None,
-    ) -> Statistics:
-        """Reduce the rows to statistics, block by block."""
-        n_classes = None if classes is None else len(classes)
-        reduction = Reduction(self.block_rows, n_classes, anchor_map)
-        return scan(rows, reduction, progress, checkpoint)
-
-    def _learn(
-        self,
-        statistics: Statistics,
-        classes: Array,
-        multi_label: bool,
-        anchor_map: AnchorMap | None,
-        seed: int,
-        coverage: Coverage | None,
-    ) -> Self:
-        """Solve from statistics and take the result over; nothing is changed on failure."""
-        check_classes(statistics)
-        learned = learn(self, statistics, anchor_map, seed)
+    def learn_from(self, scanned: Scanned) -> Self:
+        """Solve from a scan and take the result over; nothing is changed on failure."""
+        scanned.check_classes()
+        solution, hash_function = learn(self, scanned.statistics, scanned.anchor_map, scanned.seed)
         model = Model(
             parameters=self.get_params(deep=False),
-            seed=seed,
+            seed=scanned.seed,
             n_features_in=self.n_features_in_,
             feature_names=getattr(self, "feature_names_in_", None),
-            classes=classes,
-            multi_label=multi_label,
-            groups=statistics.groups,
-            label_codes=pack(learned.codes.T),
-            hash_function=learned.hash_function,
-            trace=learned.trace,
-            statistics=statistics,
-            coverage=coverage,
+            classes=scanned.classes,
+            multi_label=scanned.multi_label,
+            groups=scanned.statistics.groups,
+            label_codes=pack(solution.state.B.T),
+            hash_function=hash_function,
+            trace=solution.trace,
+            statistics=scanned.statistics,
+            coverage=scanned.coverage,
         )
         return self._adopt(model)
 
@@ -368,19 +282,6 @@ class SADIH(
         self.seed_ = model.seed
         self._n_features_out = model.label_codes.shape[1]
         return self
-
-    def _sample(self, rows: Rows, size: int, seed: int) -> Ints:
-        return sample_rows(rows.n_rows, size, self.block_rows, generator(seed, "sample"))
-
-    def _draw_anchors(self, rows: Rows, sample: Ints, seed: int) -> AnchorMap | None:
-        if self.anchors is None:
-            return None
-        features = np.ascontiguousarray(rows.take("features", sample))
-        check_finite(features, name="sampled features")
-        with one_blas_thread():
-            return AnchorMap.from_sample(
-                features, self.anchors, generator(seed, "anchors"), sigma=self.sigma
-            )
 
     def _covered(self, X: Any) -> int | None:
         """How many rows of a store this model has learned from already, if any."""
@@ -405,10 +306,10 @@ class SADIH(
         if isinstance(X, FeatureStore):
             X = X.to_dask()
         if is_lazy(X):
-            self._check_width(X)
+            check_width(self, X)
             return hash_lazily(X, HashRows(self.hash_function_), self.block_rows)
         hash_rows = HashRows(self.hash_function_)
-        features = self._check_features(X, reset=False)
+        features = check_features(self, X, reset=False)
         codes = np.empty((len(features), self.label_codes_.shape[1]), np.uint8)
         for rows in canonical_blocks(len(features), self.block_rows):
             codes[rows] = hash_rows(features[rows], rows.start)
@@ -417,7 +318,7 @@ class SADIH(
     def project(self, X: Any) -> Floats:
         """Real-valued scores whose signs are the bits, (rows, n_bits)."""
         check_is_fitted(self)
-        features = self._check_features(X, reset=False)
+        features = check_features(self, X, reset=False)
         scores = np.empty((len(features), self.hash_function_.n_bits))
         for rows in canonical_blocks(len(features), self.block_rows):
             scores[rows] = self.hash_function_.project(features[rows])
@@ -426,7 +327,7 @@ class SADIH(
     def learned_codes(self, y: Any) -> Bytes:
         """Packed codes of labelled rows: the learned code of each row's label set."""
         check_is_fitted(self)
-        return LookUpLabels(self.groups_, self.label_codes_).of(*self._group_targets(y))
+        return LookUpLabels(self.groups_, self.label_codes_).of(*group_targets(self, y))
 
     def encode(
         self,
@@ -444,7 +345,7 @@ class SADIH(
         with ``overwrite``.
         """
         check_is_fitted(self)
-        self._check_width(store)
+        check_width(self, store)
         encoder: HashRows | LookUpLabels = HashRows(self.hash_function_)
         if learned:
             groups, codes = self.groups_, self.label_codes_
@@ -469,16 +370,9 @@ class SADIH(
         label. Ties in distance are averaged over all orders. Costs rows x label groups.
         """
         codes = self._hash(X)
-        statistics = self._known_statistics(self.multi_label_)
-        histograms = hamming_histograms(
-            codes,
-            self._group_targets(y),
-            self.label_codes_,
-            (self.groups_, np.arange(self.groups_.n_groups)),
-            self.hash_function_.n_bits,
-            counts=statistics.counts,
-        )
-        return mean_average_precision(histograms)
+        counts = known_statistics(self, self.multi_label_).counts
+        database = self.label_codes_, self.groups_, counts, self.hash_function_.n_bits
+        return mean_average_precision(group_histograms(codes, group_targets(self, y), *database))
 
     @property
     def label_groups_(self) -> sp.csr_array:
@@ -511,7 +405,10 @@ class SADIH(
         parameters = self.get_params(deep=False)
         if not isinstance(self.random_state, Integral | None):
             parameters["random_state"] = self.seed_
-        plain = {name: _plain(value) for name, value in parameters.items()}
+        plain = {  # JSON takes no NumPy scalars
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in parameters.items()
+        }
         kept = self.statistics_ if statistics else None
         model = replace(self._model, parameters=plain, statistics=kept)
         write_model(path, model, storage_options=storage_options)
@@ -535,29 +432,3 @@ class SADIH(
         tags.target_tags.multi_output = True
         tags.transformer_tags.preserves_dtype = []
         return tags
-
-
-def check_classes(statistics: Statistics) -> None:
-    """Refuse rows among which there is nothing to tell apart."""
-    if statistics.groups.n_groups < 2:
-        raise LabelError(
-            "all rows carry the same labels, that is one class; codes can only tell classes "
-            "apart when there are two or more. Add rows of another class"
-        )
-
-
-def as_checkpoint(given: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:
-    """A checkpoint, where a path or URL may stand for one."""
-    return given if given is None or isinstance(given, Checkpoint) else Checkpoint(given)
-
-
-def settle_classes(statistics: Statistics, classes: Array | None) -> tuple[Statistics, Array]:
-    """Give every class that was found a number of its own, where numbers came from the data."""
-    if classes is not None:
-        return statistics, classes
-    return statistics.compact()
-
-
-def _plain(value: Any) -> Any:
-    """Turn a NumPy scalar into the Python number that JSON takes."""
-    return value.item() if isinstance(value, np.generic) else value

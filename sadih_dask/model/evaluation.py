@@ -52,11 +52,8 @@ def evaluate_model(
     if model.statistics_ is None:
         raise InputError(
             "this model was saved without statistics, so the rows behind its learned codes are "
-            "unknown",
-            remedy=Remedy(
-                "Save it with {}, or evaluate codes with evaluate(...)",
-                Argument("statistics", True),
-            ),
+            "unknown; evaluate codes with evaluate(...)",
+            remedy=Remedy("Or save it with {}", Argument("statistics", True)),
         )
     if codes is not None and database is None:
         raise LabelError("codes have no labels; pass the database that holds them too")
@@ -135,4 +132,6 @@ def _checked(model: SADIH, codes: CodeStore) -> StoreCodes:
 
 def _check_labelled(store: FeatureStore) -> None:
     if "labels" not in store.arrays:
-        raise LabelError(f"{store.url} has no labels; ingest it with labels")
+        raise LabelError(
+            f"{store.url} has no labels", remedy=Remedy("Ingest it with {}", Argument("labels"))
+        )

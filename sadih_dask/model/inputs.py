@@ -1,11 +1,13 @@
-"""What a fitted or unfitted estimator accepts as rows and labels.
+"""What an estimator accepts as rows and as targets, and how it compares with what was learned.
 
-Targets as users write them: class names, class numbers or multi-hot rows.
+Rows are arrays, Dask arrays or a feature store; targets are class names, class numbers or multi-hot
+rows, as users write them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,131 +23,147 @@ from sadih_dask.stores import FeatureStore
 from sadih_dask.types import Array, Ints
 
 
-class CheckedInputs:
-    """Opens rows and labels in every form, and compares them with what was learned."""
+class Learner(Protocol):
+    """What an estimator knows of the rows that it has learned from."""
 
     classes_: Array
     multi_label_: bool
     n_features_in_: int
     statistics_: Statistics | None
 
-    def _open(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        reset: bool,
-        first: int = 0,
-        classes: Array | None = None,
-    ) -> tuple[Rows, Array | None, bool]:
-        """Validated rows, their classes in the order of label numbers, whether they are multi-hot.
 
-        ``classes`` are the only ones that rows in memory may have. None comes back for rows whose
-        class numbers are only known once they have been read.
-        """
-        if isinstance(X, FeatureStore) or is_lazy(X):
-            if y is not None and isinstance(X, FeatureStore):
-                raise LabelError(f"{X.url} holds its own labels; pass no y beside it")
-            rows = StoreRows.of(X, first) if isinstance(X, FeatureStore) else LazyRows.of(X, y)
-            self._check_width(X, reset=reset)
-            columns = rows.label_columns
-            if columns is None:
-                return rows, None, False
-            return rows, self._label_columns(columns, reset), True
-        y = as_targets(y)
-        features = self._check_features(X, reset=reset)
-        if y.shape[0] != len(features):
-            raise LabelError(
-                f"X has {len(features)} rows but y has {y.shape[0]}; "
-                "both must describe the same rows"
-            )
-        if is_multi_label(y):
-            labels = as_rows(y) if sp.issparse(y) else y
-            return ArrayRows(features, labels), self._label_columns(y.shape[1], reset), True
-        if classes is None:
-            classes = class_names(y)
-            if not reset:
-                classes = join_classes(self.classes_, classes)
-        return ArrayRows(features, class_numbers(y, classes)), classes, False
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """Validated rows, the names behind their label numbers, and whether labels are multi-hot.
 
-    def _label_columns(self, columns: int, reset: bool) -> Ints:
+    ``classes`` is None where class numbers are only known once the rows have been read.
+    """
+
+    rows: Rows
+    classes: Array | None
+    multi_label: bool
+
+
+def open_rows(
+    model: Learner,
+    X: Any,
+    y: Any,
+    *,
+    reset: bool,
+    first: int = 0,
+    classes: Array | None = None,
+) -> Opened:
+    """Validate labelled rows; ``reset`` takes note of their columns, else they are compared.
+
+    ``classes`` are the only ones that rows in memory may have. A store is read from row ``first``.
+    """
+    if isinstance(X, FeatureStore) or is_lazy(X):
+        if y is not None and isinstance(X, FeatureStore):
+            raise LabelError(f"{X.url} holds its own labels; pass no y beside it")
+        check_width(model, X, reset=reset)
+        rows = StoreRows.of(X, first) if isinstance(X, FeatureStore) else LazyRows.of(X, y)
+        columns = rows.label_columns
+        if columns is None:
+            return Opened(rows, None, False)
+        return Opened(rows, _label_columns(model, columns, reset), True)
+    y = as_targets(y)
+    features = check_features(model, X, reset=reset)
+    if y.shape[0] != len(features):
+        raise LabelError(
+            f"X has {len(features)} rows but y has {y.shape[0]}; both must describe the same rows"
+        )
+    if is_multi_label(y):
+        labels = as_rows(y) if sp.issparse(y) else y
+        return Opened(ArrayRows(features, labels), _label_columns(model, y.shape[1], reset), True)
+    if classes is None:
+        classes = class_names(y)
         if not reset:
-            self._check_form(multi_label=True)
-        if not reset and columns != len(self.classes_):
-            raise LabelError(
-                f"y has {columns} columns but the model knows {len(self.classes_)} labels; "
-                "multi-hot labels keep the columns of the first fit"
-            )
-        return np.arange(columns)
+            classes = join_classes(model.classes_, classes)
+    return Opened(ArrayRows(features, class_numbers(y, classes)), classes, False)
 
-    def _known_as(
-        self, classes: Array | None, multi_label: bool
-    ) -> tuple[Statistics, Array | None]:
-        """Statistics so far, labels numbered as in ``classes``, or by the classes themselves."""
-        known = self._known_statistics(multi_label)
-        if multi_label:
-            return known, classes
-        if classes is None:
-            if self.classes_.dtype.kind not in "iu":
-                raise LabelError(
-                    f"the model knows classes like {self.classes_[0]!r} and the new rows have "
-                    "class numbers; use one kind throughout"
-                )
-            return known.relabel(self.classes_.astype(np.int64), int(self.classes_[-1]) + 1), None
-        return known.relabel(np.searchsorted(classes, self.classes_), len(classes)), classes
 
-    def _check_features(self, X: Any, *, reset: bool) -> Array:
-        try:
-            features: Array = validate_data(
-                self, X, reset=reset, dtype="numeric", ensure_all_finite=False
-            )
-        except ValueError as error:  # the same message, as an error of this package
-            raise InputError(str(error)) from error
-        except TypeError as error:
-            raise DtypeError(str(error)) from error
-        compute_dtype(features.dtype)  # refuses what is not a number
-        check_finite(features)
-        return features
+def _label_columns(model: Learner, columns: int, reset: bool) -> Ints:
+    if not reset:
+        _check_form(model, multi_label=True)
+    if not reset and columns != len(model.classes_):
+        raise LabelError(
+            f"y has {columns} columns but the model knows {len(model.classes_)} labels; "
+            "multi-hot labels keep the columns of the first fit"
+        )
+    return np.arange(columns)
 
-    def _check_width(self, X: Any, *, reset: bool = False) -> None:
-        """Compare the columns of rows that are not in memory."""
-        shape = X.shape("features") if isinstance(X, FeatureStore) else X.shape
-        if len(shape) != 2:
-            raise InputError(f"X has shape {shape}; expected (rows, columns)")
-        if reset:
-            self.n_features_in_ = int(shape[1])
-            if hasattr(self, "feature_names_in_"):
-                del self.feature_names_in_
-        elif shape[1] != self.n_features_in_:
-            raise InputError(
-                f"X has {shape[1]} features, but SADIH is expecting {self.n_features_in_} features "
-                "as input"
-            )
 
-    def _known_statistics(self, multi_label: bool) -> Statistics:
-        if self.statistics_ is None:
-            raise InputError(
-                "this model was saved without statistics, so it hashes but cannot learn or score",
-                remedy=Remedy("Save it with {}", Argument("statistics", True)),
-            )
-        self._check_form(multi_label)
-        return self.statistics_
+def check_features(model: Learner, X: Any, *, reset: bool) -> Array:
+    """Features in memory as a finite, numeric array of the columns that the model knows."""
+    refuse_masked(X, "X")
+    try:
+        features: Array = validate_data(
+            model, X, reset=reset, dtype="numeric", ensure_all_finite=False
+        )
+    except ValueError as error:  # the same message, as an error of this package
+        raise InputError(str(error)) from error
+    except TypeError as error:
+        raise DtypeError(str(error)) from error
+    compute_dtype(features.dtype)  # refuses what is not a number
+    check_finite(features)
+    return features
 
-    def _check_form(self, multi_label: bool) -> None:
-        if multi_label != self.multi_label_:
-            kinds = ("one class per row", "a multi-hot matrix")
-            raise LabelError(
-                f"y is {kinds[multi_label]} but the model was fitted with "
-                f"{kinds[self.multi_label_]}; use one form throughout"
-            )
 
-    def _group_targets(self, y: Any) -> tuple[LabelGroups, Ints]:
-        """Label groups of targets in the form that the model knows."""
-        y = as_targets(y)
-        self._check_form(multi_label := is_multi_label(y))
-        if multi_label:
-            return group_rows(y, len(self._label_columns(y.shape[1], reset=False)))
-        return group_rows(class_numbers(y, self.classes_), len(self.classes_))
+def check_width(model: Learner, X: Any, *, reset: bool = False) -> None:
+    """Compare the columns of rows that are not in memory."""
+    refuse_masked(X, "X")
+    if sp.issparse(getattr(X, "_meta", None)):
+        raise DtypeError("X has sparse blocks, but dense data is required; densify them first")
+    shape = X.shape("features") if isinstance(X, FeatureStore) else X.shape
+    if len(shape) != 2:
+        raise InputError(f"X has shape {shape}; expected (rows, columns)")
+    if reset:
+        model.n_features_in_ = int(shape[1])
+        if hasattr(model, "feature_names_in_"):
+            del model.feature_names_in_
+    elif shape[1] != model.n_features_in_:
+        raise InputError(
+            f"X has {shape[1]} features, but SADIH is expecting {model.n_features_in_} features "
+            "as input"
+        )
+
+
+def refuse_masked(values: Any, name: str) -> None:
+    """Refuse arrays, also lazy ones, whose masked values would count as all others do."""
+    if isinstance(getattr(values, "_meta", values), np.ma.MaskedArray):
+        raise DtypeError(
+            f"{name} is a masked array; masked values cannot be left out of a row. Fill them, for "
+            f"example with {name}.filled(0), or drop their rows"
+        )
+
+
+def known_statistics(model: Learner, multi_label: bool) -> Statistics:
+    """What the model has learned from, in labels of the given form."""
+    if model.statistics_ is None:
+        raise InputError(
+            "this model was saved without statistics, so it hashes but cannot learn or score",
+            remedy=Remedy("Save it with {}", Argument("statistics", True)),
+        )
+    _check_form(model, multi_label)
+    return model.statistics_
+
+
+def _check_form(model: Learner, multi_label: bool) -> None:
+    if multi_label != model.multi_label_:
+        kinds = ("one class per row", "a multi-hot matrix")
+        raise LabelError(
+            f"y is {kinds[multi_label]} but the model was fitted with "
+            f"{kinds[model.multi_label_]}; use one form throughout"
+        )
+
+
+def group_targets(model: Learner, y: Any) -> tuple[LabelGroups, Ints]:
+    """Label groups of targets in the form that the model knows."""
+    y = as_targets(y)
+    _check_form(model, multi_label := is_multi_label(y))
+    if multi_label:
+        return group_rows(y, len(_label_columns(model, y.shape[1], reset=False)))
+    return group_rows(class_numbers(y, model.classes_), len(model.classes_))
 
 
 def as_targets(y: Any) -> Any:
@@ -154,6 +172,7 @@ def as_targets(y: Any) -> Any:
         raise LabelError(
             "SADIH requires y to be passed, but the target y is None: codes follow labels"
         )
+    refuse_masked(y, "y")
     try:
         values: Any = y if sp.issparse(y) else np.asarray(y)
     except ValueError as error:

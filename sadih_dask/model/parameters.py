@@ -18,7 +18,7 @@ from sadih_dask.errors import InputError
 from sadih_dask.types import EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
 
 MAX_BITS = 2048
-"""Every step solves eigenproblems of this size, so time grows with its cube: two minutes here."""
+"""Steps solve eigenproblems of this size, so time grows with its cube: minutes here, then hours."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,12 @@ PARAMETERS: dict[str, Parameter] = {
         objects=(np.random.Generator, np.random.RandomState),
     ),
 }
+
+SEARCH_PARAMETERS: dict[str, Parameter] = {
+    "n_folds": Parameter(int, 5, "parts that are left out in turn", "scan", least=2),
+    "n_queries": Parameter(int, 1000, "rows of each part that are looked up", "scan", least=1),
+}
+"""What a search by cross-validation (`SADIHCV`) has beside a grid."""
 
 DECIDED_BY_THE_SCAN = tuple(name for name, p in PARAMETERS.items() if p.decides == "scan")
 """Parameters that the statistics depend on; any other can be changed without reading rows."""

@@ -8,11 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.model.validation import Score
 from sadih_dask.types import Floats
 
 Results = Mapping[str, Any]
 """A search's ``cv_results_``."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean average precision of a candidate on a fold, and the seconds that it took."""
+
+    place: int
+    fold: int
+    value: float
+    fit_seconds: float
+    score_seconds: float
 
 
 def as_cv_results(

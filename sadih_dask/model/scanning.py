@@ -1,25 +1,127 @@
-"""The one scan of a search: statistics of all rows and of every fold."""
+"""From rows to statistics: open them, sample, draw anchors, plan the memory, read once.
+
+Every function takes the estimator for its parameters and for what it has learned before, and
+changes nothing in it but the note of its columns.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import os
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.checkpoint import Checkpoint
-from sadih_dask.compute.folds import FoldReduction, Folds
+from sadih_dask.compute.folds import FoldReduction, Folds, SampledRows
+from sadih_dask.compute.memory import MemoryPlan, check_scan
 from sadih_dask.compute.reduction import Reduction
+from sadih_dask.compute.rows import Rows
 from sadih_dask.compute.run import Progress
 from sadih_dask.compute.scan import scan
-from sadih_dask.learning.features import AnchorMap
+from sadih_dask.errors import LabelError
+from sadih_dask.learning.encoders import HashFunction
+from sadih_dask.learning.features import SAMPLE_ROWS, AnchorMap, sample_rows
 from sadih_dask.learning.randomness import draw_seed, generator
-from sadih_dask.learning.statistics import Statistics
-from sadih_dask.model.estimator import SADIH, check_classes, settle_classes
+from sadih_dask.learning.statistics import Statistics, check_finite
+from sadih_dask.model.inputs import Learner, Opened, known_statistics, open_rows
 from sadih_dask.model.model_file import Coverage
-from sadih_dask.model.validation import Folded
 from sadih_dask.stores import FeatureStore
-from sadih_dask.types import Array
+from sadih_dask.types import Array, Ints
+
+CheckpointLike: TypeAlias = Checkpoint | str | os.PathLike[str] | None
+"""A checkpoint, or the path or URL of one."""
+
+
+class Scanning(Learner, Protocol):
+    """An estimator: the parameters that decide the scan, and what it has learned."""
+
+    anchors: int | None
+    sigma: float | None
+    block_rows: int
+    random_state: Any
+    hash_function_: HashFunction
+    seed_: int
+    coverage_: Coverage | None
+
+
+@dataclass(frozen=True, eq=False)
+class Scanned:
+    """What a pass over rows leaves: all that a model is solved from.
+
+    classes      names of the labels, in the order of their numbers in the statistics
+    multi_label  whether labels came as a multi-hot matrix
+    seed         what anchors were drawn from, and starting codes will be
+    coverage     the rows of a store that are in the statistics; None if there are others
+    """
+
+    statistics: Statistics
+    classes: Array
+    multi_label: bool
+    anchor_map: AnchorMap | None
+    seed: int
+    coverage: Coverage | None = None
+
+    def check_classes(self) -> None:
+        """Refuse rows among which there is nothing to tell apart."""
+        if self.statistics.groups.n_groups < 2:
+            raise LabelError(
+                "all rows carry the same labels, that is one class; codes can only tell classes "
+                "apart when there are two or more. Add rows of another class"
+            )
+
+
+def scan_rows(
+    model: Scanning,
+    X: Any,
+    y: Any,
+    progress: Progress | None = None,
+    checkpoint: CheckpointLike = None,
+) -> Scanned:
+    """Read rows for a fit from nothing."""
+    opened = open_rows(model, X, y, reset=True)
+    seed = draw_seed(model.random_state)
+    _, sample = plan_scan(model, opened.rows, seed)
+    anchor_map = draw_anchors(model, opened.rows, sample, seed)
+    reduction = _reduction(model, opened.classes, anchor_map)
+    found = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
+    return _settled(found, opened, anchor_map, seed, _covering(X))
+
+
+def scan_more(
+    model: Scanning,
+    X: Any,
+    y: Any,
+    first: int = 0,
+    progress: Progress | None = None,
+    checkpoint: CheckpointLike = None,
+) -> Scanned:
+    """Read rows, those of a store from ``first`` on, and add them to what the model knows."""
+    opened = open_rows(model, X, y, reset=False, first=first)
+    known = _known_as(model, opened)
+    anchor_map = model.hash_function_.anchor_map
+    sample = _sample(model, opened.rows, SAMPLE_ROWS, model.seed_)
+    n_anchors = None if anchor_map is None else anchor_map.n_features
+    check_scan(opened.rows, model.block_rows, n_anchors, sample, len(known.groups))
+    reduction = _reduction(model, opened.classes, anchor_map)
+    added = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
+    coverage = None
+    if first and model.coverage_ is not None:
+        coverage = replace(Coverage.of(X), forgotten=model.coverage_.forgotten)
+    return _settled(known.merge(added), opened, anchor_map, model.seed_, coverage)
+
+
+def scan_removed(model: Scanning, X: Any, y: Any, coverage: Coverage | None = None) -> Scanned:
+    """Read rows, and take them out of what the model knows."""
+    opened = open_rows(model, X, y, reset=False, classes=model.classes_)
+    known, classes = known_statistics(model, opened.multi_label), model.classes_
+    anchor_map = model.hash_function_.anchor_map
+    left = known.without(scan(opened.rows, _reduction(model, classes, anchor_map)))
+    if not opened.multi_label:  # classes that have lost their last row are gone
+        left, kept = left.compact()
+        classes = classes[kept]
+    return Scanned(left, classes, opened.multi_label, anchor_map, model.seed_, coverage)
 
 
 @dataclass(frozen=True)
@@ -33,72 +135,122 @@ class Folding:
 
 
 @dataclass(frozen=True, eq=False)
-class Scanned:
-    """What one pass leaves: all that a fit learns from, and the folds.
+class Folded:
+    """What is known of the folds, labels numbered as in the data: all that scoring reads.
 
-    total, classes, multi_label, anchor_map, seed, coverage   as a fit of the model has them
-    folds    which fold each row is in
-    folded   what is known of each, labels numbered as in the data
+    folds    statistics of each
+    queries  sampled rows of each
     """
 
-    total: Statistics
-    classes: Array
-    multi_label: bool
+    folds: tuple[Statistics, ...]
+    queries: tuple[SampledRows, ...]
     anchor_map: AnchorMap | None
+    multi_label: bool
     seed: int
-    coverage: Coverage | None
-    folds: Folds
-    folded: Folded
-
-    def solve(self, model: SADIH) -> SADIH:
-        """Learn from all rows, with the parameters of the model."""
-        return model._learn(
-            self.total,
-            self.classes,
-            self.multi_label,
-            self.anchor_map,
-            self.seed,
-            self.coverage,
-        )
 
 
 def scan_folds(
-    model: SADIH,
+    model: Scanning,
     X: Any,
     y: Any,
     folding: Folding,
     progress: Progress | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> Scanned:
-    """Read the rows once, as a fit of ``model`` does; it takes note of their columns.
+    checkpoint: CheckpointLike = None,
+) -> tuple[Scanned, Folded]:
+    """Read rows once, as `scan_rows` does, and keep the statistics of every fold apart.
 
     Anchors are drawn from all rows: from their features, without a look at labels or folds.
     """
-    rows, classes, multi_label = model._open(X, y, reset=True)
-    drawn = draw_seed(folding.random_state)
-    key = int(generator(drawn, "folds").integers(2**64, dtype=np.uint64))
-    folds = Folds(rows.n_rows, folding.n_folds, key)
-    queries = folds.sample(folding.n_queries, generator(drawn, "queries"))
+    opened = open_rows(model, X, y, reset=True)
+    folds, queries = draw_folds(opened.rows.n_rows, folding)
     seed = draw_seed(model.random_state)
-    _, sample = model._plan_scan(
-        rows,
-        seed,
-        n_folds=folding.n_folds,
-        n_queries=folding.n_queries,
-        n_bits=folding.n_bits,
-    )
-    anchor_map = model._draw_anchors(rows, sample, seed)
-    whole = Reduction(model.block_rows, None if classes is None else len(classes), anchor_map)
-    found = scan(rows, FoldReduction(whole, folds, queries), progress, checkpoint)
-    total, classes = settle_classes(found.total, classes)
-    check_classes(total)
+    sizes = {name: getattr(folding, name) for name in ("n_folds", "n_queries", "n_bits")}
+    _, sample = plan_scan(model, opened.rows, seed, **sizes)
+    anchor_map = draw_anchors(model, opened.rows, sample, seed)
+    reduction = FoldReduction(_reduction(model, opened.classes, anchor_map), folds, queries)
+    found = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
     fold_of = folds.of_rows(found.sample.rows)
     folded = Folded(
         tuple(s for s in found.folds if s is not None),
         tuple(found.sample.take(fold_of == fold) for fold in range(folding.n_folds)),
         anchor_map,
-        multi_label,
+        opened.multi_label,
         seed,
     )
-    coverage = Coverage.of(X) if isinstance(X, FeatureStore) else None
-    return Scanned(total, classes, multi_label, anchor_map, seed, coverage, folds, folded)
+    return _settled(found.total, opened, anchor_map, seed, _covering(X)), folded
+
+
+def draw_folds(n_rows: int, folding: Folding) -> tuple[Folds, Ints]:
+    """Which fold each row is in, and the rows that are kept as queries."""
+    drawn = draw_seed(folding.random_state)
+    key = int(generator(drawn, "folds").integers(2**64, dtype=np.uint64))
+    folds = Folds(n_rows, folding.n_folds, key)
+    return folds, folds.sample(folding.n_queries, generator(drawn, "queries"))
+
+
+def plan_scan(model: Scanning, rows: Rows, seed: int, **folds: int) -> tuple[MemoryPlan, Ints]:
+    """The memory of a scan, and the rows that anchors are drawn from.
+
+    ``folds`` is what `check_scan` takes of a scan that keeps folds apart.
+    """
+    sample = _sample(model, rows, max(SAMPLE_ROWS, model.anchors or 0), seed)
+    n_anchors = None if model.anchors is None else min(model.anchors, len(sample))
+    return check_scan(rows, model.block_rows, n_anchors, sample, **folds), sample
+
+
+def draw_anchors(model: Scanning, rows: Rows, sample: Ints, seed: int) -> AnchorMap | None:
+    """The anchor map of a model that has one."""
+    if model.anchors is None:
+        return None
+    features = np.ascontiguousarray(rows.take("features", sample))
+    check_finite(features, name="sampled features")
+    with one_blas_thread():
+        return AnchorMap.from_sample(
+            features, model.anchors, generator(seed, "anchors"), sigma=model.sigma
+        )
+
+
+def _as_checkpoint(given: CheckpointLike) -> Checkpoint | None:
+    """A checkpoint, where a path or URL may stand for one."""
+    return given if given is None or isinstance(given, Checkpoint) else Checkpoint(given)
+
+
+def _sample(model: Scanning, rows: Rows, size: int, seed: int) -> Ints:
+    return sample_rows(rows.n_rows, size, model.block_rows, generator(seed, "sample"))
+
+
+def _reduction(model: Scanning, classes: Array | None, anchor_map: AnchorMap | None) -> Reduction:
+    return Reduction(model.block_rows, None if classes is None else len(classes), anchor_map)
+
+
+def _covering(X: Any) -> Coverage | None:
+    return Coverage.of(X) if isinstance(X, FeatureStore) else None
+
+
+def _settled(
+    found: Statistics,
+    opened: Opened,
+    anchor_map: AnchorMap | None,
+    seed: int,
+    coverage: Coverage | None,
+) -> Scanned:
+    """Give every class that was found a number of its own, where numbers came from the data."""
+    classes = opened.classes
+    if classes is None:
+        found, classes = found.compact()
+    return Scanned(found, classes, opened.multi_label, anchor_map, seed, coverage)
+
+
+def _known_as(model: Scanning, opened: Opened) -> Statistics:
+    """Statistics so far, labels numbered as in the new rows, or by the classes themselves."""
+    known = known_statistics(model, opened.multi_label)
+    if opened.multi_label:
+        return known
+    if opened.classes is not None:
+        return known.relabel(np.searchsorted(opened.classes, model.classes_), len(opened.classes))
+    if model.classes_.dtype.kind not in "iu":
+        raise LabelError(
+            f"the model knows classes like {model.classes_[0]!r} and the new rows have class "
+            "numbers; use one kind throughout"
+        )
+    return known.relabel(model.classes_.astype(np.int64), int(model.classes_[-1]) + 1)

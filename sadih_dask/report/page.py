@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from markupsafe import Markup
 
 from sadih_dask.cluster.versions import versions_here
-from sadih_dask.errors import naming
+from sadih_dask.files.filesystem import write_atomically
 from sadih_dask.report.html import count, css_variables, duration, environment, inline_svg
 from sadih_dask.report.measurements import Quality
 
@@ -128,14 +128,9 @@ def write_report(report: Report, path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     html = render(report)
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        with naming(target):
-            # Names of files may hold bytes that are no text at all.
-            partial.write_bytes(html.encode("utf-8", "replace"))
-            partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    # Names of files may hold bytes that are no text at all.
+    page = html.encode("utf-8", "replace")
+    write_atomically(target, lambda scratch: scratch.write_bytes(page))
     return target
 
 

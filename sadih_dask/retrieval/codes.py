@@ -4,8 +4,6 @@ A code of ``n_bits`` bits is ``ceil(n_bits / 8)`` bytes; bit ``k`` is bit ``k % 
 ``k // 8`` (little bit order), set where the code is +1. These are the bytes that FAISS binary
 indexes take. When ``n_bits`` is not a multiple of 8 the spare bits are zero in every code, so
 Hamming distances are those of the ``n_bits`` bits.
-
-Hamming distances of packed codes.
 """
 
 from __future__ import annotations
@@ -17,6 +15,8 @@ from numpy.typing import NDArray
 
 from sadih_dask.errors import DtypeError, InputError
 from sadih_dask.types import Array, Bytes, Ints
+
+Words: TypeAlias = NDArray[np.uint64]
 
 
 def n_bytes(n_bits: int) -> int:
@@ -37,18 +37,19 @@ def unpack(packed: Bytes, n_bits: int) -> Bytes:
 
 def check_packed(packed: Bytes, n_bits: int, name: str = "codes") -> None:
     """Refuse an array that cannot be packed codes of ``n_bits`` bits."""
-    if packed.dtype != np.uint8:
-        raise DtypeError(
-            f"{name} have dtype {packed.dtype}; packed codes are uint8. "
-            "Pack bits with sadih_dask.retrieval.codes.pack"
-        )
+    _check_dtype(packed, name)
     if packed.ndim != 2 or packed.shape[1] != n_bytes(n_bits):
         raise InputError(
             f"{name} have shape {packed.shape}; {n_bits} bits take (rows, {n_bytes(n_bits)})"
         )
 
 
-Words: TypeAlias = NDArray[np.uint64]
+def _check_dtype(packed: Bytes, name: str) -> None:
+    if packed.dtype != np.uint8:
+        raise DtypeError(
+            f"{name} have dtype {packed.dtype}; packed codes are uint8. "
+            "Pack bits with sadih_dask.retrieval.codes.pack"
+        )
 
 
 def distances(queries: Bytes, database: Bytes) -> Ints:
@@ -67,11 +68,7 @@ def distances(queries: Bytes, database: Bytes) -> Ints:
 def check_widths(queries: Bytes, database: Bytes) -> None:
     """Refuse codes that cannot be compared."""
     for codes, name in ((queries, "queries"), (database, "the database")):
-        if codes.dtype != np.uint8:
-            raise DtypeError(
-                f"{name} have dtype {codes.dtype}; packed codes are uint8. "
-                "Pack bits with sadih_dask.retrieval.codes.pack"
-            )
+        _check_dtype(codes, name)
         if codes.ndim != 2 or codes.shape[1] == 0:
             raise InputError(f"{name} have shape {codes.shape}; packed codes are (rows, bytes)")
     if queries.shape[1] != database.shape[1]:

@@ -1,8 +1,11 @@
-"""Retrieval quality of codes, in numbers and curves."""
+"""Retrieval quality of codes, in numbers and curves.
+
+`BY_CUTOFF` is the place to name a new metric of `metrics` at a cutoff; it is a field, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,12 +13,24 @@ import numpy as np
 
 from sadih_dask.retrieval import metrics
 from sadih_dask.retrieval.histograms import Histograms
-from sadih_dask.retrieval.metrics import RECALL_GRID, precision_curve, precision_recall_curve
+from sadih_dask.retrieval.metrics import (
+    RECALL_GRID,
+    mean_of_known,
+    precision_curve,
+    precision_recall_curve,
+)
 from sadih_dask.types import Floats, Ints
 
 CUTOFFS = (100, 1000)
 RADIUS = 2
 CURVE_LENGTH = 1000
+BY_CUTOFF: dict[str, tuple[str, Callable[[Histograms, int], Floats]]] = {
+    "map_at": ("MAP", metrics.average_precision),
+    "precision_at": ("precision", metrics.precision_at),
+    "recall_at": ("recall", metrics.recall_at),
+    "ndcg_at": ("NDCG", metrics.ndcg_at),
+}
+"""Fields that hold a metric by cutoff: its name in tables, and its value for each query."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,20 +81,21 @@ class Evaluation:
         """Compute everything from histograms; O(queries x bits), whatever the database."""
         ap = metrics.average_precision(histograms)
         at = tuple(cutoffs)
+        by_cutoff: dict[str, Any] = {
+            field: {k: mean_of_known(metric(histograms, k)) for k in at}
+            for field, (_, metric) in BY_CUTOFF.items()
+        }
         similar = histograms.relevant.sum(axis=0)
         return cls(
             n_bits=histograms.total.shape[1] - 1,
             n_queries=len(histograms),
             n_database=int(histograms.total.sum(axis=1).max(initial=0)),
             n_without_relevant=int(np.isnan(ap).sum()),
-            map=metrics.mean_of_known(ap),
-            map_at={k: metrics.mean_average_precision(histograms, k) for k in at},
-            precision_at={k: _mean(metrics.precision_at(histograms, k)) for k in at},
-            recall_at={k: metrics.mean_of_known(metrics.recall_at(histograms, k)) for k in at},
-            ndcg_at={k: metrics.mean_of_known(metrics.ndcg_at(histograms, k)) for k in at},
+            map=mean_of_known(ap),
+            **by_cutoff,
             radius=radius,
-            precision_within=_mean(metrics.precision_within(histograms, radius)),
-            empty_within=_mean(metrics.found_within(histograms, radius) == 0),
+            precision_within=mean_of_known(metrics.precision_within(histograms, radius)),
+            empty_within=mean_of_known(1.0 * (metrics.found_within(histograms, radius) == 0)),
             precision_curve=precision_curve(histograms, curve_length),
             recall=RECALL_GRID,
             precision=precision_recall_curve(histograms),
@@ -92,13 +108,8 @@ class Evaluation:
     def numbers(self) -> dict[str, float]:
         """The metrics that are one number, by name, in the order of a table."""
         named = {"MAP": self.map}
-        for name, values in (
-            ("MAP", self.map_at),
-            ("precision", self.precision_at),
-            ("recall", self.recall_at),
-            ("NDCG", self.ndcg_at),
-        ):
-            named |= {f"{name}@{k}": value for k, value in values.items()}
+        for field, (name, _) in BY_CUTOFF.items():
+            named |= {f"{name}@{k}": value for k, value in getattr(self, field).items()}
         named[f"precision, radius {self.radius}"] = self.precision_within
         named[f"empty, radius {self.radius}"] = self.empty_within
         return named
@@ -161,10 +172,6 @@ def _table(evaluations: Mapping[str, Evaluation]) -> str:
         values = "".join(f"{column.get(name, float('nan')):10.4f}" for column in columns)
         lines.append(f"{name:20}{values}")
     return "\n".join(lines)
-
-
-def _mean(values: Any) -> float:
-    return float(np.mean(values)) if len(values) else float("nan")
 
 
 _COUNTS = ("similar", "dissimilar")

@@ -60,9 +60,8 @@ def hamming_histograms(
 
     Groups come as a table of label sets and the set of each row; an item is relevant to a query
     when their label sets share a label. ``counts`` says how many items each database row stands
-    for: with the codes and counts of label groups as the database the cost is queries x groups,
-    whatever the size of the collection. ``compiled`` chooses compiled loops or NumPy; by default
-    what is done sooner if this is the only call.
+    for. ``compiled`` chooses compiled loops or NumPy; by default what is done sooner if this is the
+    only call.
     """
     _check_rows(queries, query_groups, "queries")
     _check_rows(database, database_groups, "the database")
@@ -80,6 +79,19 @@ def hamming_histograms(
             "be zero. Pack bits with sadih_dask.retrieval.codes.pack"
         )
     return Histograms(counted.relevant[:, : n_bits + 1], counted.total[:, : n_bits + 1])
+
+
+def group_histograms(
+    queries: Bytes,
+    query_groups: tuple[LabelGroups, Ints],
+    label_codes: Bytes,
+    groups: LabelGroups,
+    counts: Ints,
+    n_bits: int,
+) -> Histograms:
+    """Count the rows of label groups, each with its group's code; costs queries x groups."""
+    held = groups, np.arange(len(groups))
+    return hamming_histograms(queries, query_groups, label_codes, held, n_bits, counts)
 
 
 def _count_compiled(

@@ -1,18 +1,15 @@
-"""Compilation of the loops over codes.
-
-Loops are compiled by Numba when they are first called, for the processor at hand, without the
-interpreter lock. What was compiled is kept on disk for the next process: beside the module, or in
-the user's cache folder, or where ``NUMBA_CACHE_DIR`` says. Where none of them can be written the
-loops are compiled anew in every process, which takes a few seconds and changes nothing else.
-
-Loops over query-item pairs: all that is done once per pair is here.
+"""Loops over query-item pairs: all that is done once per pair is here.
 
 Codes come as 64-bit words. Queries lie in rows, (q, words); a database block lies in columns,
 (words, n), so that distances of consecutive items are vector operations. A tile of distances is
 computed into a small buffer first and looked at afterwards: most tiles hold nothing near enough,
 and one comparison with their minimum says so.
 
-Kernels trust their arguments; their callers, `nearest` and `histograms`, check them.
+Kernels trust their arguments; their callers, `nearest` and `histograms`, check them. Numba compiles
+them when they are first called, for the processor at hand, without the interpreter lock, and keeps
+the result on disk for the next process: beside the module, or in the user's cache folder, or where
+``NUMBA_CACHE_DIR`` says. Where none of them can be written they are compiled anew in every process,
+which takes a few seconds and changes nothing else.
 """
 
 from __future__ import annotations
@@ -27,6 +24,15 @@ from numba.extending import intrinsic
 from sadih_dask.types import Array, Ints
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+TILE = 2048
+"""Items whose distances are computed together; their words and distances fit the first cache."""
+STRIP = 256
+"""Items of a tile that are passed over together."""
+LANES = 4
+"""Histograms that take turns: an addition need not wait for the one before to the same bin."""
+ROW_BITS = 46
+"""A key is ``distance << ROW_BITS | row``: keys in ascending order are the ranking, ties by row."""
 
 
 def compiled(function: Function) -> Function:
@@ -51,16 +57,6 @@ def _popcount(_: Any, __: Any) -> tuple[Any, Any]:
 
 popcount: Any = intrinsic(_popcount)
 """Bits that are set in a 64-bit word; only inside compiled functions."""
-
-
-TILE = 2048
-"""Items whose distances are computed together; their words and distances fit the first cache."""
-STRIP = 256
-"""Items of a tile that are passed over together."""
-LANES = 4
-"""Histograms that take turns: an addition need not wait for the one before to the same bin."""
-ROW_BITS = 46
-"""A key is ``distance << ROW_BITS | row``: keys in ascending order are the ranking, ties by row."""
 
 
 def tile_buffer(n_words: int) -> Array:

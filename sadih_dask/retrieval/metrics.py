@@ -11,9 +11,7 @@ probability r/t, and behind a relevant item at place j the j - 1 places before i
 
 **Who is counted.** Functions return one value a query. A query without any relevant item has no
 average precision, recall or NDCG: NaN, left out of means. Its precision is zero and counts. A
-cutoff beyond the database is the whole database.
-
-Curves over a ranking, averaged over queries, exact under ties (see `metrics`).
+cutoff beyond the database is the whole database. Curves, at the end, are means over queries.
 """
 
 from __future__ import annotations
@@ -26,7 +24,11 @@ from scipy.special import digamma
 
 from sadih_dask.errors import InputError
 from sadih_dask.retrieval.histograms import Histograms
-from sadih_dask.types import Floats, Ints
+from sadih_dask.types import Floats
+
+RECALL_GRID = np.linspace(0.0, 1.0, 101)
+QUERY_BLOCK = 1024
+"""Queries whose curves are computed together: 8 MiB at 1,000 points."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,11 +162,6 @@ def _cutoff(k: int | None) -> int | None:
     return k
 
 
-RECALL_GRID = np.linspace(0.0, 1.0, 101)
-QUERY_BLOCK = 1024
-"""Queries whose curves are computed together: 8 MiB at 1,000 points."""
-
-
 def precision_curve(histograms: Histograms, k: int = 1000) -> Floats:
     """Mean precision@1, @2, ... @k; shorter if the database is.
 
@@ -178,17 +175,6 @@ def precision_curve(histograms: Histograms, k: int = 1000) -> Floats:
         for T, R in zip(*block, strict=True):
             total += np.interp(cutoffs, T, R) / cutoffs
     return total / max(len(histograms), 1)
-
-
-def recall_curve(histograms: Histograms, cutoffs: Ints) -> Floats:
-    """Mean recall at each cutoff, over the queries that have a relevant item."""
-    total, known = np.zeros(len(cutoffs)), 0
-    for block in _corners(histograms):
-        for T, R in zip(*block, strict=True):
-            if R[-1] > 0:
-                total += np.interp(cutoffs, T, R) / R[-1]
-                known += 1
-    return total / known if known else np.full(len(cutoffs), np.nan)
 
 
 def precision_recall_curve(histograms: Histograms, recall: Floats = RECALL_GRID) -> Floats:

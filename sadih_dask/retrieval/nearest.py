@@ -4,15 +4,7 @@ The ranking is by Hamming distance, ties by row number. A place in it is one int
 ``distance << 46 | row``, so that parts of a database are merged by keeping the smallest keys, and
 the result is the same for any division into parts and any order of merging.
 
-Asymmetric re-ranking: real-valued queries against binary items.
-
-A query's bits are the signs of its projection, and the sizes are thrown away: a bit that was nearly
-zero counts as much as one that was certain. Among the nearest by Hamming distance, the inner
-product of the projection with the item's code as -1 and +1 puts them back, and orders the items of
-a tie. Measured on CIFAR-10 GIST (59,000 hashed rows, 1,000 queries, 32 to 128 bits), re-ranking the
-first 1,000 raised MAP@1000 by 0.006 to 0.007 (standard error 0.0006) and precision@100 by 0.006 to
-0.009; at 16 bits by 0.0015 and 0.002; on digits, whose errors are few, by less than two standard
-errors. `tests/benchmarks/bench_rerank.py` measures it.
+`asymmetric_order` ranks the nearest again, by real-valued queries.
 """
 
 from __future__ import annotations
@@ -31,6 +23,8 @@ from sadih_dask.types import Array, Bytes, Ints
 MAX_ROWS = 1 << ROW_BITS
 CACHE_BYTES = 2**19
 """Codes that all queries are compared with before the next are: they stay in the second cache."""
+BLOCK_VALUES = 2**22
+"""Unpacked bits held at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,15 +182,19 @@ def _span(distances: Array) -> str:
     return f", distances {distances.min()} to {distances.max()}" if distances.size else ""
 
 
-BLOCK_VALUES = 2**22
-"""Unpacked bits held at a time."""
-
-
 def asymmetric_order(projections: Array, candidates: Ints, codes: Bytes, lookup: Ints) -> Ints:
     """Order of each query's candidates by inner product, largest first, ties as they were, (q, k).
 
     ``projections`` (q, n_bits) are real-valued queries and ``candidates`` (q, k) their nearest
     rows; the code of row ``lookup[j]`` (ascending) is ``codes[j]``.
+
+    A query's bits are the signs of its projection, and the sizes are thrown away: a bit that was
+    nearly zero counts as much as one that was certain. Among the nearest by Hamming distance, the
+    inner product of the projection with the item's code as -1 and +1 puts them back, and orders the
+    items of a tie. Measured on CIFAR-10 GIST (59,000 hashed rows, 1,000 queries, 32 to 128 bits),
+    re-ranking the first 1,000 raised MAP@1000 by 0.006 to 0.007 (standard error 0.0006) and
+    precision@100 by 0.006 to 0.009; at 16 bits by 0.0015 and 0.002; on digits, whose errors are
+    few, by less than two standard errors. `tests/benchmarks/bench_rerank.py` measures it.
     """
     q, k = candidates.shape
     if projections.ndim != 2 or len(projections) != q:

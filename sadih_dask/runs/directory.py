@@ -6,7 +6,7 @@
       latest            -> runs/<id> of the last complete run; behind a URL, a file with the id
       runs/<id>/        manifest.json, record.json, log.txt, and links to what the run consists of
       artefacts/<stage>-<key>/   what a stage made, and done.json, written last
-      checked.json      the last look that found nothing to do
+      checked.json      the last call that did nothing, and why
       rejected.json     results that were rolled back, and do not become the latest again
 
 Artefacts are named by a hash of everything that decides them. So a stage is current exactly if its
@@ -14,7 +14,9 @@ artefact is there and done, work that a killed run has finished is found again b
 runs that agree in a stage share it. A run only points at artefacts, and becomes visible in one
 step, when `latest` is moved.
 
-Reading a whole run directory and naming what is not as it was written.
+A run's manifest names its artefacts, every folder that it has begun, and its parent: the run that
+was the latest when it began. What is older than what follows from parents and from the numbers in
+the ids, never from a clock.
 """
 
 from __future__ import annotations
@@ -37,8 +39,7 @@ from sadih_dask.files.checksum import canonical_json, crc32c
 from sadih_dask.files.file import OBJECT_BYTES
 from sadih_dask.files.filesystem import Files, LocalFiles, connect
 from sadih_dask.files.lease import WriterLock, read_holder
-from sadih_dask.jobs.inspect import open_store
-from sadih_dask.model.model_file import read_model
+from sadih_dask.jobs import verify
 from sadih_dask.stores.root import load_json
 
 logger = logging.getLogger(__name__)
@@ -46,9 +47,13 @@ logger = logging.getLogger(__name__)
 ARTEFACTS, RUNS, LATEST = "artefacts", "runs", "latest"
 CHECKED, REJECTED = "checked.json", "rejected.json"
 DONE, MANIFEST, RECORD, LOG = "done.json", "manifest.json", "record.json", "log.txt"
+SCAN = "scan"
+"""The checkpoint of a fit, which is no part of its artefact."""
 KEY_DIGITS = 20
-_RUN = re.compile(r"\d{8}T\d{6}Z(-\d+)?")
+_RUN = re.compile(r"\d{8}T\d{6}Z-(\d{1,9})")
+_ARTEFACT = re.compile(r"[a-z]+-[0-9a-z]+")
 _LIMIT = 4 << 20
+_AGAIN = "run the pipeline again to have it made anew"
 
 
 def key_of(*parts: Any) -> str:
@@ -67,9 +72,14 @@ class Artefact:
     """SHA-256 of plain files that were written; stores and models have checksums of their own."""
 
     @property
+    def name(self) -> str:
+        """Its name among the artefacts."""
+        return f"{self.stage}-{self.key}"
+
+    @property
     def folder(self) -> str:
-        """Its place in the run directory."""
-        return f"{ARTEFACTS}/{self.stage}-{self.key}"
+        """Its folder in the run directory."""
+        return f"{ARTEFACTS}/{self.name}"
 
     def url(self, name: str) -> str:
         """Path or URL of a file or store in it."""
@@ -86,13 +96,11 @@ class Artefact:
         """A folder of this machine; what is written there is part of the artefact afterwards."""
         if isinstance(self.files, LocalFiles):
             folder = Path(self.files.path(self.folder))
-            before = set(_plain_files(folder))
             yield folder
             for path in _plain_files(folder):
-                if path not in before or path.relative_to(folder).as_posix() in self.digests:
-                    with path.open("rb") as file:
-                        digest = hashlib.file_digest(file, "sha256").hexdigest()
-                    self.digests[path.relative_to(folder).as_posix()] = digest
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                self.digests[path.relative_to(folder).as_posix()] = digest
             return
         with tempfile.TemporaryDirectory(prefix="sadih-") as scratch:
             yield Path(scratch)
@@ -108,36 +116,14 @@ class Artefact:
         """Read a file of it."""
         return self.files.read(f"{self.folder}/{name}", OBJECT_BYTES)
 
-    def problems(self) -> Iterator[str]:
-        """Name every plain file that is not what was written."""
-        done = self.done() or {}
-        there = set(self.files.names(self.folder))
-        for name in done.get("names", []):
-            if name not in there:
-                yield f"{self.url(name)} is missing; run the pipeline again to have it made anew"
-        for name, digest in done.get("digests", {}).items():
-            if name.split("/")[0] not in there:
-                continue
-            try:
-                found = hashlib.sha256(self.read(name))
-            except FileNotFoundError:
-                yield f"{self.url(name)} is missing; run the pipeline again to have it made anew"
-                continue
-            if found.hexdigest() != digest:
-                yield f"{self.url(name)} is damaged; delete {self.folder}/{DONE} and run again"
-
     def finish(self, outputs: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         """Say that everything is there; ``outputs`` is what later stages go by."""
         record = {"stage": self.stage, "key": self.key, "outputs": outputs, "facts": facts}
         record["digests"] = self.digests
-        record["names"] = [n for n in self.files.names(self.folder) if n not in (DONE, "scan")]
+        record["names"] = [name for name in self._names() if name not in (DONE, SCAN)]
         _write_checked(self.files, f"{self.folder}/{DONE}", record)
         if isinstance(self.files, LocalFiles):
             self.files.sync(self.folder)
-
-    def holds(self, names: Sequence[str]) -> bool:
-        """Whether all of these are there."""
-        return set(names) <= set(self.files.names(self.folder))
 
     def done(self) -> dict[str, Any] | None:
         """What `finish` recorded, or None if the work is not finished."""
@@ -149,9 +135,47 @@ class Artefact:
             logger.warning("%s; its stage is done again", error)
             return None
 
+    def holds(self, names: Sequence[str]) -> bool:
+        """Whether all of these are there."""
+        return set(names) <= set(self._names())
 
-class Workspace:
-    """A run directory, local or behind a URL."""
+    def _names(self) -> list[str]:
+        """What is in the folder, without scratch files that a killed process left."""
+        return [name for name in self.files.names(self.folder) if not name.startswith(".")]
+
+    def missing(self) -> Iterator[str]:
+        """Name what was finished and is not there any more; nothing is read."""
+        if (done := self.done()) is None:
+            yield f"{self.files.url}/{self.folder} is gone, or its {DONE} is damaged"
+            return
+        there = set(self._names())
+        for name in done["names"]:
+            if name not in there:
+                yield f"{self.url(name)} is missing; {_AGAIN}"
+
+    def problems(self) -> Iterator[str]:
+        """Read everything and name what is not as it was written."""
+        yield from self.missing()
+        done, there = self.done() or {"names": (), "digests": {}}, set(self._names())
+        for name in there.intersection(done["names"]):
+            if name.endswith((".zarr", ".sadih")):
+                yield from verify.problems(self.url(name))
+                continue
+            parts = [n for n in done["digests"] if n == name or n.startswith(f"{name}/")]
+            if not parts:
+                yield f"{self.url(name)} has no digest; delete {self.folder}/{DONE} and {_AGAIN}"
+            for part in parts:
+                try:
+                    found = hashlib.sha256(self.read(part)).hexdigest()
+                except FileNotFoundError:
+                    yield f"{self.url(part)} is missing; {_AGAIN}"
+                    continue
+                if found != done["digests"][part]:
+                    yield f"{self.url(part)} is damaged; delete {self.folder}/{DONE} and {_AGAIN}"
+
+
+class RunDirectory:
+    """Runs and what they have made, in a local folder or behind a URL."""
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
         self.files = connect(url)
@@ -164,8 +188,7 @@ class Workspace:
         try:
             lock = WriterLock(self.files).acquire()
         except ConflictError as error:
-            said = str(error).replace("is being written by", "is held by another run:")
-            raise RunBusyError(f"{said}. This one did nothing") from error
+            raise RunBusyError(f"another run is at work: {error}. This one did nothing") from error
         self._lock = lock
         try:
             yield
@@ -183,31 +206,27 @@ class Workspace:
         return Artefact(self.files, stage, key)
 
     def artefacts(self, stage: str) -> list[Artefact]:
-        """All artefacts of a stage."""
-        return [found for found in self.all_artefacts() if found.stage == stage]
-
-    def store_url(self, name: str) -> str:
-        """Where a store lies that the configuration gives no place."""
-        return f"{self.url}/{name}"
+        """All artefacts of a stage, finished or not."""
+        names = filter(_ARTEFACT.fullmatch, self.files.names(ARTEFACTS))
+        found = (name.split("-") for name in names)
+        return [self.artefact(stage, key) for of, key in found if of == stage]
 
     # -- runs -------------------------------------------------------------------------------------
 
+    def runs(self) -> list[str]:
+        """All runs in the order in which they began."""
+        return sorted(filter(_RUN.fullmatch, self.files.names(RUNS)), key=_number)
+
     def begin_run(self) -> str:
-        """Make the folder of a new run; ids sort by time."""
+        """Make the folder of a new run; its id says when, and as a number which comes first."""
         moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        taken = set(self.files.names(RUNS))
-        names = (moment if k == 1 else f"{moment}-{k}" for k in range(1, 10_000))
-        run = next(name for name in names if name not in taken)
-        self.write_manifest(run, {"id": run, "complete": False, "stages": {}})
+        run = f"{moment}-{max(map(_number, self.runs()), default=0) + 1}"
+        self.write_manifest(run, {"id": run, "complete": False, "parent": self.latest()})
         return run
 
-    def runs(self) -> list[str]:
-        """All runs, oldest first."""
-        return sorted(filter(_RUN.fullmatch, self.files.names(RUNS)))
-
     def write_manifest(self, run: str, manifest: Mapping[str, Any]) -> None:
-        """Write which artefacts a run consists of."""
-        self._write(f"{RUNS}/{run}/{MANIFEST}", manifest)
+        """Write which artefacts a run consists of, which it has begun, and what it follows."""
+        _write_checked(self.files, f"{RUNS}/{run}/{MANIFEST}", {"stages": {}, **manifest})
 
     def manifest(self, run: str) -> dict[str, Any]:
         """Return the manifest of a run; IntegrityError if it is damaged."""
@@ -223,9 +242,16 @@ class Workspace:
                 f"{self.url} has no run {run!r}; it has {', '.join(there) or 'none'}"
             ) from error
 
-    def write_record(self, run: str, record: Mapping[str, Any]) -> None:
-        """Write what happened in a run."""
-        self._write(f"{RUNS}/{run}/{RECORD}", record)
+    def manifest_or_nothing(self, run: str) -> dict[str, Any]:
+        """Return the manifest of a run, empty if it is damaged or gone."""
+        try:
+            return self.manifest(run)
+        except SadihError:
+            return {}
+
+    def write_record(self, run: str | None, record: Mapping[str, Any]) -> None:
+        """Write what happened in a run, or in a call that did nothing."""
+        _write_checked(self.files, CHECKED if run is None else f"{RUNS}/{run}/{RECORD}", record)
 
     def record(self, run: str) -> dict[str, Any] | None:
         """What happened in a run; None if it was killed before it could say."""
@@ -234,33 +260,27 @@ class Workspace:
         except FileNotFoundError:
             return None
 
-    def write_checked(self, record: Mapping[str, Any]) -> None:
-        """Write the record of a look that found nothing to do."""
-        self._write(CHECKED, record)
-
-    def write_log(self, run: str, text: str) -> None:
-        """Write the log of a run."""
-        self.files.write(f"{RUNS}/{run}/{LOG}", [text.encode()])
-
     def link(self, run: str, name: str, artefact: Artefact) -> str:
         """Make a file of an artefact reachable from the run's folder; return its address."""
         if isinstance(self.files, LocalFiles):
-            place = Path(self.files.path(f"{RUNS}/{run}/{name}"))
-            _replace_link(place, Path("..", "..", artefact.folder, name))
-            return str(place)
+            link = Path(self.files.path(f"{RUNS}/{run}/{name}"))
+            _replace_link(link, Path("..", "..", artefact.folder, name))
+            return str(link)
         return artefact.url(name)
+
+    # -- latest -----------------------------------------------------------------------------------
 
     def latest(self) -> str | None:
         """The id of the last complete run, if there is one."""
         if isinstance(self.files, LocalFiles):
-            place = Path(self.files.path(LATEST))
-            if place.exists() and not place.is_symlink():
+            link = Path(self.files.path(LATEST))
+            if link.exists() and not link.is_symlink():
                 raise FormatError(
-                    f"{place} is not a link to a run: the directory was copied without links. Copy "
+                    f"{link} is not a link to a run: the directory was copied without links. Copy "
                     "it with them (cp -a), or remove this and choose a run with: sadih rollback"
                 )
             try:
-                return place.readlink().name
+                return link.readlink().name
             except FileNotFoundError:
                 return None
         try:
@@ -268,34 +288,61 @@ class Workspace:
         except FileNotFoundError:
             return None
 
-    def point_latest_at(self, run: str) -> None:
-        """Move `latest` in one step; ConflictError if another run has taken the lock over."""
-        if self._lock is not None:
-            self._lock.check()
+    def move_latest(self, run: str, since: str | None) -> None:
+        """Move `latest` from the run ``since`` in one step; ConflictError if it is elsewhere."""
+        self._check_lock()
+        if (found := self.latest()) != since:
+            raise ConflictError(
+                f"{self.url}: latest is {found}, and was {since} when this began. Begin again"
+            )
         if isinstance(self.files, LocalFiles):
             _replace_link(Path(self.files.path(LATEST)), Path(RUNS, run))
             self.files.sync("")
         else:
             self.files.write(LATEST, [run.encode()])
 
-    def previous_complete(self) -> str:
-        """The last complete run before the latest."""
-        latest = self.latest()
-        older = [run for run in self.runs() if latest is not None and run < latest]
+    def _check_lock(self) -> None:
+        """Raise ConflictError if another run has taken the lock over."""
+        if self._lock is not None:
+            self._lock.check()
+
+    def lineage(self, run: str | None) -> list[str]:
+        """A run and those it came after, as far as they are kept: each is the next one's child."""
+        found: list[str] = []
+        while run is not None and run not in found and (known := self.manifest_or_nothing(run)):
+            found.append(run)
+            run = known.get("parent")
+        return found
+
+    def roll_back(self, run: str | None) -> tuple[str | None, str]:
+        """Make a run the latest again, by default the one before; return both.
+
+        What only the former latest came after is remembered as rejected. A run that is not
+        complete, or of which something is gone, is refused.
+        """
+        before = self.latest()
+        chosen = run or self._complete_before(before)
+        manifest = self.manifest(chosen)
+        if not manifest["complete"]:
+            raise FormatError(f"run {chosen} of {self.url} is not complete; choose another")
+        for stage, key in manifest["stages"].items():
+            for problem in self.artefact(stage, key).missing():
+                raise IntegrityError(f"run {chosen} cannot become the latest: {problem}")
+        kept = self.lineage(chosen)
+        undone = [self.manifest(gone) for gone in self.lineage(before) if gone not in kept]
+        rejected = [*self.rejected(), *(one["stages"] for one in undone if one["complete"])]
+        rejected = [stages for stages in rejected if stages != manifest["stages"]]
+        _write_checked(self.files, REJECTED, {"stages": rejected})
+        self.move_latest(chosen, since=before)
+        return before, chosen
+
+    def _complete_before(self, latest: str | None) -> str:
         unwanted = self.rejected()
-        for run in reversed(older):
-            manifest = self.manifest_or_nothing(run)
-            if manifest.get("complete") and manifest["stages"] not in unwanted:
+        for run in self.lineage(latest)[1:]:
+            manifest = self.manifest(run)
+            if manifest["complete"] and manifest["stages"] not in unwanted:
                 return run
         raise FormatError(f"{self.url} has no complete run before {latest}; nothing was changed")
-
-    def reject_after(self, chosen: str) -> None:
-        """Remember the results of all complete runs after one as rolled back; its own is not."""
-        wanted = self.manifest(chosen)["stages"]
-        later = [self.manifest_or_nothing(run) for run in self.runs() if run > chosen]
-        undone = [manifest["stages"] for manifest in later if manifest.get("complete")]
-        rejected = [*self.rejected(), *undone]
-        self._write(REJECTED, {"stages": [keys for keys in rejected if keys != wanted]})
 
     def rejected(self) -> list[dict[str, str]]:
         """Keys of the stages of results that were rolled back."""
@@ -304,50 +351,85 @@ class Workspace:
         except FileNotFoundError:
             return []
 
-    def all_artefacts(self) -> list[Artefact]:
-        """Every artefact, finished or not."""
-        names = [name.rpartition("-") for name in self.files.names(ARTEFACTS)]
-        return [self.artefact(stage, key) for stage, _, key in names]
-
     def prune(self, keep: int, current: str) -> list[str]:
-        """Remove old runs, and artefacts that no complete run refers to any more.
+        """Remove old runs, and artefacts of runs to which no complete one refers any more.
 
-        So many complete runs stay, the latest among them, and what the last so many of the others
-        left to read: their records and logs.
+        So many complete runs stay: first those that the latest came after, then the newest others.
+        Of runs that are not complete the last so many leave their records and logs. Only folders
+        that a manifest names are removed.
         """
-        latest = self.latest()
         manifests = {run: self.manifest_or_nothing(run) for run in self.runs()}
-        complete = [run for run, manifest in manifests.items() if manifest.get("complete")]
-        kept = {*complete[-keep:], current} | ({latest} if latest else set())
+        complete = [run for run in reversed(manifests) if manifests[run].get("complete")]
+        latest = self.latest()
+        line = [run for run in self.lineage(latest) if run in complete]
+        ordered = [*line, *(run for run in complete if run not in line)]
+        kept = {*ordered[:keep], current} | ({latest} if latest else set())
         others = [run for run in manifests if run not in complete and run not in kept]
         readable = {run for run in others[-keep:] if manifests[run]}
         removed = [run for run in manifests if run not in kept | readable]
-        for run in removed:
-            self.files.delete(f"{RUNS}/{run}")
         if not all(manifests.get(run) for run in kept):
-            logger.warning("a run that is kept has no readable manifest: all artefacts stay")
-            return removed
-        used = {
-            f"{stage}-{key}"
-            for run in kept
-            for stage, key in manifests.get(run, {}).get("stages", {}).items()
-        }
-        for name in self.files.names(ARTEFACTS):
-            if name not in used:
-                # Not done any more before anything else goes: a kill half-way leaves no trap.
-                self.files.delete(f"{ARTEFACTS}/{name}/{DONE}")
-                self.files.delete(f"{ARTEFACTS}/{name}")
+            logger.warning("a run that is kept has no readable manifest: nothing is removed")
+            return []
+        self._check_lock()
+        for run in removed:
+            if manifests[run].get("complete"):  # nobody goes back to what is being removed
+                self.write_manifest(run, {**manifests[run], "complete": False})
+        used = {name for run in kept for name in _named_in(manifests[run])}
+        named = {name for manifest in manifests.values() for name in _named_in(manifest)}
+        for name in sorted(named - used):
+            # Not done any more before anything else goes: a kill half-way leaves no trap.
+            self._delete(f"{ARTEFACTS}/{name}/{DONE}")
+            self._delete(f"{ARTEFACTS}/{name}")
+        for run in removed:
+            self._delete(f"{RUNS}/{run}")
         return removed
 
-    def _write(self, key: str, record: Mapping[str, Any]) -> None:
-        _write_checked(self.files, key, record)
+    def _delete(self, key: str) -> None:
+        """Remove something, unless another run has begun: what it finds it may refer to."""
+        self._check_lock()
+        self.files.delete(key)
 
-    def manifest_or_nothing(self, run: str) -> dict[str, Any]:
-        """Return the manifest of a run, empty if it is damaged or gone."""
-        try:
-            return self.manifest(run)
-        except SadihError:
-            return {}
+    # -- verifying --------------------------------------------------------------------------------
+
+    def problems(self) -> Iterator[str]:
+        """Name all that manifests refer to and that is not there as it was written."""
+        runs = self.runs()
+        manifests = {run: self.manifest_or_nothing(run) for run in runs}
+        for run in runs:
+            yield from _failures(self.manifest, run)
+            yield from _failures(self.record, run)
+        complete = [run for run, manifest in manifests.items() if manifest.get("complete")]
+        if not runs:
+            yield f"{self.url} has no runs"
+        if (latest := self.latest()) is None and complete:
+            yield f"{self.url} has complete runs and no latest; make one the latest again"
+        if latest is not None and latest not in runs:
+            yield f"{self.url}: latest is run {latest}, which is gone; make another the latest"
+        elif latest is not None and manifests[latest] and latest not in complete:
+            yield f"{self.url}: latest is run {latest}, which is not complete"
+        for run in complete:
+            if RECORD not in self.files.names(f"{RUNS}/{run}"):
+                yield f"{self.url}/{RUNS}/{run}/{RECORD} is missing"
+        named = {key for run in complete for key in manifests[run]["stages"].items()}
+        for stage, key in sorted(named):
+            yield from self.artefact(stage, key).problems()
+        for name in sorted({name for run in complete for name in manifests[run].get("stores", ())}):
+            yield from verify.problems(f"{self.url}/{name}")
+
+
+def is_run_directory(url: str) -> bool:
+    """Whether runs have been made there."""
+    return not {RUNS, LATEST}.isdisjoint(connect(url).names(""))
+
+
+def _number(run: str) -> int:
+    return int(run.rpartition("-")[2])
+
+
+def _named_in(manifest: Mapping[str, Any]) -> set[str]:
+    """Names of all artefacts that a run refers to or has begun."""
+    named = {f"{stage}-{key}" for stage, key in manifest.get("stages", {}).items()}
+    return {name for name in named.union(manifest.get("begun", ())) if _ARTEFACT.fullmatch(name)}
 
 
 def _plain_files(folder: Path) -> list[Path]:
@@ -358,17 +440,20 @@ def _plain_files(folder: Path) -> list[Path]:
         if path.is_file()
         and path.name != DONE
         and path.suffix != ".sadih"
-        and not any(part.endswith((".zarr", "scan")) for part in path.relative_to(folder).parts)
+        and not any(
+            part.startswith(".") or part.endswith((".zarr", SCAN))
+            for part in path.relative_to(folder).parts
+        )
     )
 
 
-def _replace_link(place: Path, target: Path) -> None:
+def _replace_link(link: Path, target: Path) -> None:
     """Point a symbolic link somewhere else in one step."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    scratch = place.with_name(f".{place.name}.{os.getpid()}")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    scratch = link.with_name(f".{link.name}.{os.getpid()}")
     scratch.unlink(missing_ok=True)
     scratch.symlink_to(target)
-    scratch.replace(place)
+    scratch.replace(link)
 
 
 def _write_checked(files: Files, key: str, record: Mapping[str, Any]) -> None:
@@ -384,43 +469,7 @@ def _read_checked(files: Files, key: str) -> dict[str, Any]:
     return record
 
 
-def is_run_directory(url: str) -> bool:
-    """Whether runs have been made there."""
-    files = Workspace(url).files
-    return bool(files.names(RUNS)) and bool(files.names(ARTEFACTS))
-
-
-def problems(workspace: Workspace) -> Iterator[str]:
-    """Check manifests, records, models, stores and files of every run that is kept."""
-    for run in workspace.runs():
-        yield from _said(workspace.manifest, run)
-        yield from _said(workspace.record, run)
-    for artefact in workspace.all_artefacts():
-        if artefact.done() is None:
-            continue  # unfinished or damaged: the next run makes it anew, and believes none of it
-        yield from artefact.problems()
-        yield from _own_checksums(artefact)
-    for name in workspace.files.names(""):
-        if name.endswith(".zarr"):
-            yield from _store(workspace.store_url(name))
-
-
-def _own_checksums(artefact: Artefact) -> Iterator[str]:
-    for name in artefact.files.names(artefact.folder):
-        if name.endswith(".sadih"):
-            yield from _said(read_model, artefact.url(name))
-        elif name.endswith(".zarr"):
-            yield from _store(artefact.url(name))
-
-
-def _store(url: str) -> Iterator[str]:
-    try:
-        yield from open_store(url).verify().problems
-    except (SadihError, OSError) as error:
-        yield str(error)
-
-
-def _said(check: Callable[[str], object], of: str) -> Iterator[str]:
+def _failures(check: Callable[[str], object], of: str) -> Iterator[str]:
     try:
         check(of)
     except (SadihError, OSError) as error:

@@ -177,6 +177,14 @@ def _meaning(key: Path_) -> str:
     return f" ({text})" if text else ""
 
 
+def key_of(name: str) -> str | None:
+    """The setting of that name, with its section."""
+    for section, field in Settings.model_fields.items():
+        if any(name in one.model_fields for one in _sections(field.annotation)):
+            return f"{section}.{name}"
+    return None
+
+
 def _origin(key: Path_, origins: Mapping[Path_, str], file: str) -> str:
     """Where the value of a key came from; the file, unless something overrode it."""
     for given, origin in origins.items():

@@ -1,9 +1,4 @@
-"""What happened in a run, as JSON, and what a table of runs shows of it.
-
-The log of a run: everything that the package has to say, in the run's folder.
-
-Two runs side by side: what changed in settings, data, work and quality.
-"""
+"""What happened in a run: its record as JSON, its log, and the records of two runs compared."""
 
 from __future__ import annotations
 
@@ -14,16 +9,17 @@ import resource
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, TextIO
 
 from sadih_dask.cluster.versions import versions_here
 from sadih_dask.files.filesystem import LocalFiles
 from sadih_dask.files.redaction import RedactingFilter, redact_values
-from sadih_dask.runs.directory import LOG, RUNS, Workspace
+from sadih_dask.runs.directory import LOG, RUNS, RunDirectory
+
+logger = logging.getLogger(__name__)
 
 FORMAT, VERSION = "sadih-run", 1
 
@@ -49,14 +45,8 @@ class StageRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
-        return {
-            "name": self.name,
-            "action": self.action,
-            "reason": self.reason,
-            "fingerprint": self.fingerprint,
-            "seconds": round(self.seconds, 3),
-            **self.facts,
-        }
+        found = {**vars(self), **self.facts, "seconds": round(self.seconds, 3)}
+        return {name: value for name, value in found.items() if name != "facts"}
 
 
 @dataclass
@@ -66,49 +56,38 @@ class Record:
     configuration: str
     settings: Mapping[str, Any]
     id: str | None = None
-    started: str = field(default_factory=now)
-    stages: list[StageRecord] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    gate: Mapping[str, Any] | None = None
-    cluster: Mapping[str, Any] | None = None
-    files: dict[str, str] = field(default_factory=dict)
-    fingerprints: dict[str, Any] = field(default_factory=dict)
-    rows: int | None = None
-    queries: int | None = None
-    previous: str | None = None
     outcome: Outcome | None = None
     error: str | None = None
-    _clock: float = field(default_factory=time.perf_counter)
+    started: str = field(default_factory=now)
+    rows: int | None = None
+    queries: int | None = None
+    stages: list[StageRecord] = field(default_factory=list)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    gate: Mapping[str, Any] | None = None
+    remarks: list[str] = field(default_factory=list)
+    previous: str | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    fingerprints: dict[str, Any] = field(default_factory=dict)
+    cluster: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._clock = time.perf_counter()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it, without secrets."""
-        over = {} if self.outcome is None else {"finished": now()}
-        found: dict[str, Any] = {
+        found: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        found |= {
             "format": FORMAT,
             "version": VERSION,
-            "id": self.id,
             "outcome": self.outcome or "running",
-            "error": self.error,
-            "configuration": self.configuration,
-            "started": self.started,
-            **over,
             "seconds": round(time.perf_counter() - self._clock, 3),
-            "rows": self.rows,
-            "queries": self.queries,
             "stages": [stage.to_dict() for stage in self.stages],
-            "metrics": self.metrics,
-            "gate": self.gate,
-            "remarks": self.remarks,
-            "previous": self.previous,
-            "files": self.files,
-            "fingerprints": self.fingerprints,
             "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "cluster": self.cluster,
             "host": {"name": socket.gethostname(), "process": os.getpid()},
             "versions": versions_here(),
-            "settings": self.settings,
         }
+        if self.outcome is not None:
+            found["finished"] = now()
         clean: dict[str, Any] = redact_values(found)
         return clean
 
@@ -119,9 +98,6 @@ def mean_average_precision(record: Mapping[str, Any], protocol: str) -> float | 
     found = metrics.get("lengths", {}).get(str(metrics.get("n_bits")), {})
     value = found.get(protocol, {}).get("MAP")
     return None if value is None else float(value)
-
-
-logger = logging.getLogger(__name__)
 
 
 class RunLog(logging.Handler):
@@ -135,7 +111,7 @@ class RunLog(logging.Handler):
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         self.addFilter(RedactingFilter())
         self._text: TextIO = io.StringIO()
-        self._remote: tuple[Workspace, str] | None = None
+        self._remote: tuple[RunDirectory, str] | None = None
         self._logger = logging.getLogger("sadih_dask")
         self._level = self._logger.level
 
@@ -145,12 +121,12 @@ class RunLog(logging.Handler):
             self._logger.setLevel(logging.INFO)
         return self
 
-    def keep_at(self, workspace: Workspace, run: str) -> None:
+    def keep_at(self, directory: RunDirectory, run: str) -> None:
         """From now on the lines belong to a run."""
-        if not isinstance(workspace.files, LocalFiles):
-            self._remote = workspace, run
+        if not isinstance(directory.files, LocalFiles):
+            self._remote = directory, run
             return
-        path = Path(workspace.files.path(f"{RUNS}/{run}/{LOG}"))
+        path = Path(directory.files.path(f"{RUNS}/{run}/{LOG}"))
         file = path.open("a", encoding="utf-8", buffering=1)
         file.write(self._lines())
         self._text = file
@@ -162,18 +138,13 @@ class RunLog(logging.Handler):
         """Take a line."""
         self._text.write(self.format(record) + "\n")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._logger.removeHandler(self)
         self._logger.setLevel(self._level)
         if self._remote is not None:
-            workspace, run = self._remote
+            directory, run = self._remote
             try:
-                workspace.write_log(run, self._lines())
+                directory.files.write(f"{RUNS}/{run}/{LOG}", [self._lines().encode()])
             except OSError as failure:  # not worth the run, nor hiding why it failed
                 logger.warning("the log of run %s could not be written: %s", run, failure)
         self._text.close()
@@ -236,16 +207,11 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
 
 def _pairs(first: Any, second: Any, at: str = "") -> Iterator[Difference]:
     """Leaves of two trees, by their paths."""
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        for name in dict.fromkeys((*first, *second)):
+    if isinstance(first, Mapping) or isinstance(second, Mapping):
+        one, other = (tree if isinstance(tree, Mapping) else {} for tree in (first, second))
+        for name in dict.fromkeys((*one, *other)):
             path = f"{at}.{name}" if at else str(name)
-            yield from _pairs(first.get(name, ABSENT), second.get(name, ABSENT), path)
-    elif isinstance(first, Mapping):
-        for name, value in first.items():
-            yield from _pairs(value, ABSENT, f"{at}.{name}" if at else str(name))
-    elif isinstance(second, Mapping):
-        for name, value in second.items():
-            yield from _pairs(ABSENT, value, f"{at}.{name}" if at else str(name))
+            yield from _pairs(one.get(name, ABSENT), other.get(name, ABSENT), path)
     else:
         yield Difference(at, first, second)
 

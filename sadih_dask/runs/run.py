@@ -1,10 +1,8 @@
-"""The quality gate: whether a model may become the latest.
-
-One run of a pipeline: what is current stays, the rest is done, and then `latest` is moved.
+"""One run of a pipeline: what is current stays, the rest is done, and then `latest` is moved.
 
 Stages are looked at in order. One whose artefact is there and finished is reused; any other is
 done, into an artefact that the next run finds, should this one be killed. So a run may be repeated
-at any time, and does what is left.
+at any time, and does what is left. A quality gate decides whether its model becomes the latest.
 """
 
 from __future__ import annotations
@@ -18,31 +16,24 @@ from typing import Any
 
 from sadih_dask.errors import ConfigError, SadihError
 from sadih_dask.files.redaction import redact_values
-from sadih_dask.runs.directory import Artefact, Workspace
+from sadih_dask.runs.directory import Artefact, RunDirectory
 from sadih_dask.runs.record import Record, RunLog, StageRecord, mean_average_precision
 from sadih_dask.runs.settings import Gate, Settings
 from sadih_dask.runs.stages import STAGES, Context, Display, Stage
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a model passed, and if not, why."""
-
-    passed: bool
-    reasons: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        return {"passed": self.passed, "reasons": list(self.reasons)}
+logger = logging.getLogger(__name__)
 
 
-def judge(gate: Gate, record: Mapping[str, Any], latest: Mapping[str, Any] | None) -> Verdict:
-    """Compare the mean average precision of a run with what is asked, and with the latest run's."""
+def judge(gate: Gate, record: Mapping[str, Any], latest: Mapping[str, Any] | None) -> list[str]:
+    """Compare the mean average precision of a run with what is asked, and with the latest run's.
+
+    Return the reasons why its model may not become the latest.
+    """
     if not gate.is_set:
-        return Verdict(True)
+        return []
     found = mean_average_precision(record, gate.protocol)
     if found is None:
-        return Verdict(False, ("no query has a relevant row, so there is no mean to judge by",))
+        return ["no query has a relevant row, so there is no mean to judge by"]
     reasons = []
     if gate.map_min is not None and not found >= gate.map_min:
         reasons.append(
@@ -56,10 +47,8 @@ def judge(gate: Gate, record: Mapping[str, Any], latest: Mapping[str, Any] | Non
             f"mean average precision ({gate.protocol}) fell by {before - found:.4f}, from "
             f"{before:.4f} to {found:.4f}, and gate.map_drop_max allows {allowed}"
         )
-    return Verdict(not reasons, tuple(reasons))
+    return reasons
 
-
-logger = logging.getLogger(__name__)
 
 Place = Callable[[], AbstractContextManager[Mapping[str, Any] | None]]
 """Sets up where tasks run, when the first is about to; gives what the record says about it."""
@@ -84,11 +73,11 @@ class Pipeline:
 
     def run(self) -> Record:
         """Bring everything up to date; the record says what was done."""
-        workspace = Workspace(self.settings.run.directory)
-        with workspace.locked(), RunLog() as log, ExitStack() as stack:
+        directory = RunDirectory(self.settings.run.directory)
+        with directory.locked(), RunLog() as log, ExitStack() as stack:
             record = Record(self.configuration, self.settings.model_dump(mode="json"))
             self.record = record
-            work = _Work(self, workspace, record, log, stack)
+            work = _Work(self, directory, record, log, stack)
             try:
                 work.through_all_stages()
                 work.conclude()
@@ -103,15 +92,16 @@ class _Work:
     """The course of one run."""
 
     pipeline: Pipeline
-    workspace: Workspace
+    directory: RunDirectory
     record: Record
     log: RunLog
     stack: ExitStack
 
     def __post_init__(self) -> None:
-        self.context = Context(self.pipeline.settings, self.workspace, self.pipeline.display)
-        self.record.previous = self.workspace.latest()
+        self.context = Context(self.pipeline.settings, self.directory, self.pipeline.display)
+        self.record.previous = self.directory.latest()
         self.keys: dict[str, str] = {}
+        self.begun: list[str] = []
         self.concluded = False
 
     def through_all_stages(self) -> None:
@@ -119,10 +109,10 @@ class _Work:
         wanted = list(self._able())
         for number, stage in enumerate(wanted, 1):
             key = stage.key(self.context)
-            artefact = self.workspace.artefact(stage.name, key)
+            artefact = self.directory.artefact(stage.name, key)
             self.context.artefacts[stage.name], self.keys[stage.name] = artefact, key
             if stage.name == "ingest":
-                self._remark(self.context.look.remarks)
+                self._remark(self.context.plan.remarks)
             if (outputs := stage.current(self.context, artefact)) is not None:
                 self.context.outputs[stage.name] = outputs
                 self._note(StageRecord(stage.name, "reused", "nothing has changed", key))
@@ -130,10 +120,10 @@ class _Work:
             self._begin()
             began = time.perf_counter()  # without starting a cluster
             told(f"[{number}/{len(wanted)}] {stage.name}")
-            made = stage.work(self.context, artefact.begin())
+            made = stage.work(self.context, self._begin_artefact(artefact))
             self.context.outputs[stage.name] = made.outputs
             self._remark(made.remarks)
-            key = self._settle(stage, artefact)
+            key = self._renew_key(stage, artefact)
             self.context.artefacts[stage.name].finish(made.outputs, made.facts)
             seconds = time.perf_counter() - began
             self._note(StageRecord(stage.name, "done", "", key, seconds, made.facts))
@@ -152,11 +142,17 @@ class _Work:
             else:
                 yield stage
 
-    def _settle(self, stage: Stage, artefact: Artefact) -> str:
+    def _begin_artefact(self, artefact: Artefact) -> Artefact:
+        """Make its folder, which the manifest names before it is there."""
+        self.begun.append(artefact.name)
+        self._write_manifest()
+        return artefact.begin()
+
+    def _renew_key(self, stage: Stage, artefact: Artefact) -> str:
         """The key of a stage once it is done: that of ingestion is known only then."""
         key = stage.key(self.context)
         if key != artefact.key:
-            artefact = self.workspace.artefact(stage.name, key).begin()
+            artefact = self._begin_artefact(self.directory.artefact(stage.name, key))
         self.context.artefacts[stage.name], self.keys[stage.name] = artefact, key
         return key
 
@@ -173,12 +169,22 @@ class _Work:
             self._write()
 
     def _write(self) -> None:
-        run, record = str(self.record.id), self.record
-        complete = record.outcome == "complete"
-        files = redact_values(record.files)
-        manifest = {"id": run, "complete": complete, "stages": self.keys, "files": files}
-        self.workspace.write_manifest(run, manifest)
-        self.workspace.write_record(run, record.to_dict())
+        """Write the record, and then the manifest: a run that is complete has a record."""
+        self.directory.write_record(self.record.id, self.record.to_dict())
+        if self.record.id is not None:
+            self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        manifest = {
+            "id": self.record.id,
+            "complete": self.record.outcome == "complete",
+            "parent": self.record.previous,
+            "stages": self.keys,
+            "begun": self.begun,
+            "stores": self.context.own_stores,
+            "files": redact_values(self.record.files),
+        }
+        self.directory.write_manifest(str(self.record.id), manifest)
 
     def _begin(self) -> None:
         """Make the run's folder and set up where tasks run, before the first stage is done."""
@@ -191,33 +197,33 @@ class _Work:
 
     def _open_folder(self) -> None:
         if self.record.id is None:
-            self.record.id = self.workspace.begin_run()
-            self.log.keep_at(self.workspace, self.record.id)
+            self.record.id = self.directory.begin_run()
+            self.log.keep_at(self.directory, self.record.id)
             logger.info("run %s of %s", self.record.id, self.pipeline.configuration)
 
     def conclude(self) -> None:
         """Judge the model and, if it is good enough, make it the latest."""
         self._sum_up()
         record, gate = self.record, self.pipeline.settings.gate
-        rejected = self.keys in self.workspace.rejected()
+        rejected = self.keys in self.directory.rejected()
         if rejected:
             self._remark(("this result was rolled back; it does not become the latest again",))
-        verdict = judge(gate, record.to_dict(), self._latest_record())
-        record.gate = verdict.to_dict()
+        reasons = judge(gate, record.to_dict(), self._latest_record())
+        record.gate = {"passed": not reasons, "reasons": reasons}
         if record.id is None and (rejected or self._is_latest()):
             record.id = record.previous
-            record.files = dict(self.workspace.manifest(str(record.id)).get("files", {}))
-            record.outcome = "nothing to do" if verdict.passed else "refused"
-            self.workspace.write_checked(record.to_dict())
+            record.files = dict(self.directory.manifest(str(record.id)).get("files", {}))
+            record.outcome = "refused" if reasons else "nothing to do"
+            self.directory.write_record(None, record.to_dict())
             return
         self._open_folder()
         self._link()
-        record.outcome = "complete" if verdict.passed and not rejected else "refused"
+        record.outcome = "refused" if reasons or rejected else "complete"
         self._write()
         if record.outcome == "complete":
-            self.workspace.point_latest_at(str(record.id))
+            self.directory.move_latest(str(record.id), since=record.previous)
         self.concluded = True
-        for run in self.workspace.prune(self.pipeline.settings.run.keep, str(record.id)):
+        for run in self.directory.prune(self.pipeline.settings.run.keep, str(record.id)):
             logger.info("removed the old run %s", run)
 
     def _sum_up(self) -> None:
@@ -240,7 +246,7 @@ class _Work:
         latest = self.record.previous
         if latest is None:
             return False
-        return self.workspace.manifest_or_nothing(latest).get("stages") == self.keys
+        return self.directory.manifest_or_nothing(latest).get("stages") == self.keys
 
     def _latest_record(self) -> Mapping[str, Any] | None:
         """The record of the latest run, unless that is this very model again."""
@@ -248,7 +254,7 @@ class _Work:
         if latest is None or self._is_latest():
             return None
         try:
-            found = self.workspace.record(latest)
+            found = self.directory.record(latest)
         except SadihError as error:
             found = None
             logger.warning("%s", error)
@@ -263,7 +269,7 @@ class _Work:
             if stage.name in self.keys:
                 artefact = self.context.artefacts[stage.name]
                 for name in stage.links(self.pipeline.settings):
-                    self.record.files[name] = self.workspace.link(run, name, artefact)
+                    self.record.files[name] = self.directory.link(run, name, artefact)
 
     def give_up(self, error: BaseException) -> None:
         """Record a failure, as far as that is still possible."""
@@ -273,8 +279,6 @@ class _Work:
         interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
         self.record.outcome = "interrupted" if interrupted else "failed"
         self.record.error = f"{type(error).__name__}: {error}"[:2000]
-        if self.record.id is None:
-            return
         logger.error("%s", self.record.error)
         try:
             self._write()
@@ -285,10 +289,10 @@ class _Work:
 def plan(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
     """Say of every stage what a run would do, without doing anything."""
     settings = pipeline.settings
-    workspace = Workspace(settings.run.directory)
-    context = Context(settings, workspace, pipeline.display)
+    directory = RunDirectory(settings.run.directory)
+    context = Context(settings, directory, pipeline.display)
     waiting: set[str] = set()
-    for remark in context.look.remarks:
+    for remark in context.plan.remarks:
         pipeline.told(remark)
     for stage in STAGES:
         if not stage.wanted(settings):
@@ -302,7 +306,7 @@ def plan(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
             yield {"stage": stage.name, "action": "to do", "reason": f"after {before[-1]}"}
             continue
         key = stage.key(context)
-        artefact = workspace.artefact(stage.name, key)
+        artefact = directory.artefact(stage.name, key)
         context.artefacts[stage.name] = artefact
         if (outputs := stage.current(context, artefact)) is not None:
             context.outputs[stage.name] = outputs

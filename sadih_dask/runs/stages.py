@@ -8,60 +8,50 @@ artefact: what it finds there it goes on with.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from pathlib import Path
+from typing import Any, ClassVar
 
-from sadih_dask.compute.checkpoint import Checkpoint
-from sadih_dask.errors import ConflictError, FormatError, IncompleteError, SadihError
-from sadih_dask.model.parameters import DECIDED_BY_THE_SCAN
-from sadih_dask.runs.directory import Artefact, Workspace, key_of
-from sadih_dask.runs.settings import Search, Settings
-from sadih_dask.runs.sources import Look, Places, Rows, rows_of
+from sadih_dask.errors import ConflictError, FormatError, IncompleteError
+from sadih_dask.ingest import DataFiles, HoldOut
+from sadih_dask.jobs.encode import encode
+from sadih_dask.jobs.evaluate import (
+    FIGURES,
+    METRICS,
+    REPORT,
+    Collection,
+    lengths_of,
+    measure,
+    missing_matplotlib,
+    write_metrics,
+    write_page,
+)
+from sadih_dask.jobs.export import export_faiss
+from sadih_dask.jobs.fit import Fitted, fit, reusable
+from sadih_dask.jobs.ingest import Clouds, Digits, Plan, Source, SourceFiles, Stores
+from sadih_dask.jobs.tune import tune
+from sadih_dask.model.estimator import SADIH
+from sadih_dask.report.retrieval import Length
+from sadih_dask.runs.directory import SCAN, Artefact, RunDirectory, key_of
+from sadih_dask.runs.settings import DigitsSource, Files, Search, Settings, SyntheticSource
+from sadih_dask.sources import read_class_names
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.features import LEARNED_FROM
-from sadih_dask.stores.settle import settle
 
-if TYPE_CHECKING:
-    from sadih_dask.jobs.evaluate import Collection
-    from sadih_dask.model.estimator import SADIH
-    from sadih_dask.report.retrieval import Length
+MODEL, CODES, TUNING, INDEX = "model.sadih", "codes.zarr", "tuning", "index.faiss"
+DATABASE, QUERIES = "database.zarr", "queries.zarr"
+"""Stores in the run directory, where the configuration gives them no other place."""
 
-
-logger = logging.getLogger(__name__)
-
-MODEL, CODES, METRICS, INDEX = "model.sadih", "codes.zarr", "metrics.json", "index.faiss"
-TUNING, SCAN, FIGURES, REPORT = "tuning", "scan", "figures", "report.html"
-
-Progress = Callable[[int, int], None]
 Outputs = dict[str, Any]
-
-
-class Bar(Protocol):
-    """Something to report progress to."""
-
-    def __call__(self, done: int, total: int) -> None:
-        """Show progress."""
-
-    def over(self, n_units: int) -> Progress:
-        """Say how many rows the total stands for."""
-
-
-class Display(Protocol):
-    """What a run shows while it goes on."""
-
-    def bar(
-        self, title: str, *, unit: str = "rows", goes_on: bool = False
-    ) -> AbstractContextManager[Bar]:
-        """Return a progress display."""
+Display = Callable[..., Any]
+"""Asked for a display of progress, such as `cli.progress.Bar`, by a title, `unit` and `goes_on`."""
 
 
 @dataclass(eq=False)
@@ -73,53 +63,54 @@ class Context:
     """
 
     settings: Settings
-    workspace: Workspace
+    directory: RunDirectory
     display: Display
     outputs: dict[str, Outputs] = field(default_factory=dict)
     artefacts: dict[str, Artefact] = field(default_factory=dict)
     began: float = field(default_factory=time.time)
 
     @cached_property
-    def places(self) -> Places:
+    def stores(self) -> Stores:
         """Where the stores are."""
-        form, place = self.settings.store, self.workspace.store_url
-        queries = form.queries_url or place("queries.zarr")
-        return Places(
-            form.url or place("database.zarr"), queries if self.settings.has_queries else None
-        )
+        said, own = self.settings.store, self.directory.url
+        database, queries = said.url or f"{own}/{DATABASE}", said.queries_url or f"{own}/{QUERIES}"
+        return Stores(database, queries if self.settings.has_queries else None)
+
+    @property
+    def own_stores(self) -> list[str]:
+        """Names of the stores that lie in the run directory."""
+        urls = {DATABASE: self.stores.database, QUERIES: self.stores.queries}
+        return [name for name, url in urls.items() if url == f"{self.directory.url}/{name}"]
 
     @cached_property
-    def rows(self) -> Rows:
-        """The source."""
-        return rows_of(self.settings)
+    def source(self) -> Source:
+        """Where the rows come from."""
+        return source_of(self.settings)
 
     @cached_property
-    def look(self) -> Look:
+    def plan(self) -> Plan:
         """What the source has now."""
-        return self.rows.look(self.places)
+        return self.source.plan(self.stores)
 
     def look_again(self) -> None:
         """Forget what the source and the stores were before they were changed."""
-        for name in ("look", "database", "queries"):
+        for name in ("plan", "database", "queries"):
             self.__dict__.pop(name, None)
 
     @cached_property
     def database(self) -> FeatureStore:
         """The rows that are learned from and looked among."""
-        return FeatureStore.open(self.places.database)
+        return FeatureStore.open(self.stores.database)
 
     @cached_property
-    def queries(self) -> FeatureStore:
-        """The rows that are looked up."""
-        if self.places.queries is None:
-            raise FormatError("this configuration has no queries")
-        return FeatureStore.open(self.places.queries)
+    def queries(self) -> FeatureStore | None:
+        """The rows that are looked up, if there are any."""
+        url = self.stores.queries
+        return None if url is None else FeatureStore.open(url)
 
     @cached_property
     def model(self) -> SADIH:
         """The model of this run."""
-        from sadih_dask.model.estimator import SADIH
-
         return SADIH.load(self.artefacts["fit"].url(MODEL))
 
     @cached_property
@@ -130,9 +121,38 @@ class Context:
     @property
     def collection(self) -> Collection:
         """What the model is judged on."""
-        from sadih_dask.jobs.evaluate import Collection
-
+        if self.queries is None:
+            raise FormatError("this configuration has no queries")
         return Collection(self.queries, self.database, self.codes)
+
+
+def source_of(settings: Settings) -> Source:
+    """The source that a configuration names."""
+    said = settings.source
+    form = settings.store.model_dump(
+        include={"dtype", "chunk_rows", "compression"}, exclude_none=True
+    )
+    if isinstance(said, DigitsSource):
+        return Digits(form)
+    if isinstance(said, SyntheticSource):
+        drawn = {"seed": said.seed, "spread": said.spread}
+        return Clouds(said.rows, said.queries, said.features, said.classes, drawn, form)
+    reading = {"features_variable", "labels_variable", "transpose", "scale"}
+    options = said.model_dump(include={*reading, "separator", "unlabelled"})
+    if said.class_names is not None:
+        options["class_names"] = read_class_names(Path(said.class_names))
+
+    def named(files: Files) -> DataFiles:
+        beside = {name: getattr(files, name) for name in ("labels", "ids", "thumbnails")}
+        return DataFiles(files.features, **beside, **options, labelled=True)
+
+    database, queries = named(said), None if said.queries is None else named(said.queries)
+    if said.hold_out is not None:
+        part = HoldOut(said.hold_out, said.seed)
+        queries = replace(database, hold_out=replace(part, part="queries"))
+        database = replace(database, hold_out=part)
+    policy = said.model_dump(include={"on_change", "on_removal", "min_age"})
+    return SourceFiles(database, queries, form, **policy)
 
 
 @dataclass(frozen=True)
@@ -206,49 +226,44 @@ class Ingest(Stage):
 
     def decides(self, context: Context) -> Any:
         """The sources as they are now; wherever their rows go, `is_there` looks at them."""
-        return [context.look.identity, context.places.queries is not None]
+        return [context.plan.identity, context.stores.queries is not None]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Bring the stores up to date."""
         del artefact
-        with context.display.bar(self.title, goes_on=True) as bar:
-            poured = context.rows.pour(context.places, context.look, bar)
-        facts = {"rows": poured.n_new, "rows_kept": poured.n_kept, **poured.facts}
-        facts["bytes"] = context.look.n_bytes
+        plan = context.plan
+        with context.display(self.title, goes_on=True) as bar:
+            rows = context.source.ingest(context.stores, plan, bar)
         context.look_again()
-        for store in (context.database, context.queries if context.places.queries else None):
-            if store is not None:
-                settle(store)  # a run that was killed just after its commit may have left that
-        return Made(_stores(context), facts)
+        facts = {"rows": rows.n_new, "rows_kept": rows.n_kept, **rows.facts, "bytes": plan.n_bytes}
+        return Made(self._found(context), facts)
 
     def is_there(self, context: Context, outputs: Outputs) -> bool:
         """The stores belong to the user as well: somebody may have changed or removed them."""
-        if context.look.pending:  # a file came while others were read
+        if any(context.plan.reads.values()):  # a file came while others were read
             return False
         try:
-            return _stores(context) == outputs
+            return self._found(context) == outputs
         except (FormatError, IncompleteError):
             return False
 
+    @staticmethod
+    def _found(context: Context) -> Outputs:
+        database, queries = context.database, context.queries
+        return {
+            "database": database.fingerprint(),
+            "learned_from": database.fingerprint(arrays=LEARNED_FROM),
+            "n_rows": database.n_rows,
+            "queries": None if queries is None else queries.fingerprint(),
+            "n_queries": 0 if queries is None else queries.n_rows,
+        }
+
     def forecast(self, context: Context) -> Mapping[str, Any]:
         """Rows and bytes that the stores do not have yet."""
-        look = context.look
-        anew = any(mode == "overwrite" for _, mode in look.actions.values())
+        plan = context.plan
+        anew = any(read is not None and read[1] == "overwrite" for read in plan.reads.values())
         reason = {"reason": "all files are read anew"} if anew else {}
-        return {"rows": look.n_new, "bytes": look.n_bytes, **reason}
-
-
-def _stores(context: Context) -> Outputs:
-    database, queries = context.database, None
-    if context.places.queries is not None:
-        queries = context.queries.fingerprint()
-    return {
-        "database": database.fingerprint(),
-        "learned_from": database.fingerprint(arrays=LEARNED_FROM),
-        "n_rows": database.n_rows,
-        "queries": queries,
-        "n_queries": 0 if queries is None else context.queries.n_rows,
-    }
+        return {"rows": plan.n_new, "bytes": plan.n_bytes, **reason}
 
 
 class Fit(Stage):
@@ -268,64 +283,31 @@ class Fit(Stage):
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Learn from rows that no earlier model has learned from, and solve."""
-        from sadih_dask.model.estimator import SADIH
-
-        settings, store = context.settings.model, context.database
-        checkpoint = Checkpoint(artefact.url(SCAN))
-        if artefact.holds(self.links(context.settings)):
-            # Written last, so a run was killed just after it.
-            with suppress(SadihError, OSError):
-                model = SADIH.load(artefact.url(MODEL))
-                checkpoint.discard()
-                return self._made(context, model, 0, store.n_rows)
-        if settings.search is not None:
-            model, n_known = self._search(context, settings.search, artefact, checkpoint), 0
+        said, store = context.settings.model, context.database
+        target, scan = artefact.url(MODEL), artefact.url(SCAN)
+        if said.search is not None:
+            fitted = self._search(context, said.search, artefact)
         else:
-            model, n_known = self._earlier(context, SADIH(**settings.parameters))
-            with context.display.bar(self.title, goes_on=True) as bar:
-                report = bar.over(store.n_rows - n_known)
-                model.fit(store, progress=report, checkpoint=checkpoint)
-        model.save(artefact.url(MODEL))
-        checkpoint.discard()
-        return self._made(context, model, n_known, checkpoint.n_rows_loaded)
-
-    def _search(
-        self, context: Context, said: Search, artefact: Artefact, checkpoint: Checkpoint
-    ) -> SADIH:
-        """Choose parameters by cross-validation; all results stay beside the model."""
-        from sadih_dask.jobs import tune as tuning
-
-        def bars(title: str, unit: str, n_units: int) -> AbstractContextManager[Progress]:
-            return _over(context.display.bar(title, unit=unit, goes_on=unit == "rows"), n_units)
-
-        found = tuning.tune(
-            context.database,
-            context.settings.model.parameters,
-            said.grid,
-            said.n_bits,
-            said.folds,
-            said.queries,
-            progress=bars,
-            checkpoint=checkpoint,
-        )
-        with artefact.local_folder() as folder:
-            tuning.write(folder / TUNING, found)
-        return found.model
-
-    def _made(self, context: Context, model: SADIH, n_known: int, n_loaded: int) -> Made:
-        store, coverage = context.database, model.coverage_
+            with context.display(self.title, goes_on=True) as bar:
+                fitted = fit(
+                    store,
+                    target,
+                    said.parameters,
+                    candidates=self._earlier(context),
+                    overwrite=True,  # a run that was killed has left it
+                    progress=bar.over,
+                    checkpoint=scan,
+                )
+        model, n_read = fitted.model, fitted.n_rows_read
         outputs = {
             "fingerprint": model.fingerprint_,
             "n_bits": model.hash_function_.n_bits,
-            "scan": _scan_parameters(model),
             "n_rows": store.n_rows,
-            "learned_from": None if coverage is None else coverage.fingerprint,
         }
-        n_read = store.n_rows - n_known - n_loaded
         facts = {
             "rows": n_read,
-            "rows_known": n_known,
-            "rows_resumed": n_loaded,
+            "rows_known": fitted.n_rows_known,
+            "rows_resumed": fitted.n_rows_loaded,
             "bytes": n_read * _row_bytes(store),
             "label_groups": model.groups_.n_groups,
             "parameters": model.get_params(deep=False),
@@ -333,49 +315,45 @@ class Fit(Stage):
         }
         return Made(outputs, facts)
 
+    def _search(self, context: Context, said: Search, artefact: Artefact) -> Fitted:
+        """Choose parameters by cross-validation; all results stay beside the model."""
+
+        def bars(title: str, unit: str, n_units: int) -> Any:
+            return context.display(title, unit=unit, goes_on=unit == "rows").over(n_units)
+
+        with artefact.local_folder() as folder:
+            return tune(
+                context.database,
+                artefact.url(MODEL),
+                context.settings.model.parameters,
+                said.grid,
+                said.n_bits,
+                said.folds,
+                said.queries,
+                results=folder / TUNING,
+                overwrite=True,
+                progress=bars,
+                checkpoint=artefact.url(SCAN),
+            ).fitted
+
     def forecast(self, context: Context) -> Mapping[str, Any]:
         """Rows that no earlier model has learned from, and the predicted memory of reading them."""
-        from sadih_dask.model.estimator import SADIH
-
         store, said = context.database, context.settings.model
         wanted = SADIH(**said.parameters)
-        n_known = 0 if said.search is not None else self._earlier(context, wanted)[1]
-        n_left = store.n_rows - n_known
+        earlier = () if said.search is not None else self._earlier(context)
+        n_left = store.n_rows - reusable(store, wanted, earlier)[1]
         found: dict[str, Any] = {"rows": n_left, "bytes": n_left * _row_bytes(store)}
         if n_left:
             return found | {"memory": wanted.plan(store).total}
         return found | {"reason": "solved from the statistics of an earlier run"}
 
-    def _earlier(self, context: Context, wanted: SADIH) -> tuple[SADIH, int]:
-        """An earlier model whose statistics cover the first rows of the store, most of them."""
-        from sadih_dask.model.estimator import SADIH
-
-        store, found = context.database, []
-        for artefact in context.workspace.artefacts(self.name):
-            done = artefact.done()
-            known = {} if done is None else done["outputs"]
-            if known.get("scan") != _scan_parameters(wanted) or known["n_rows"] > store.n_rows:
-                continue
-            if store.fingerprint(known["n_rows"], LEARNED_FROM) == known["learned_from"]:
-                found.append((known["n_rows"], artefact))
-        for n_rows, artefact in sorted(found, key=lambda one: -one[0]):
-            try:
-                model = SADIH.load(artefact.url(MODEL))
-            except (SadihError, FileNotFoundError) as error:
-                logger.warning("%s; its rows are read again", error)
-            else:
-                return model.set_params(**wanted.get_params()), n_rows
-        return wanted, 0
-
-
-@contextmanager
-def _over(display: AbstractContextManager[Bar], n_units: int) -> Iterator[Progress]:
-    with display as bar:
-        yield bar.over(n_units)
-
-
-def _scan_parameters(model: SADIH) -> dict[str, Any]:
-    return {name: getattr(model, name) for name in DECIDED_BY_THE_SCAN}
+    def _earlier(self, context: Context) -> list[str]:
+        """Model files of this and of earlier runs, those of most rows first."""
+        found = [one for one in context.directory.artefacts(self.name) if one.holds([MODEL])]
+        rows = {one.key: done["outputs"]["n_rows"] for one in found if (done := one.done())}
+        # One that is not done was left by a run that was killed after all its rows were read.
+        ordered = sorted(found, key=lambda one: -rows.get(one.key, context.database.n_rows))
+        return [one.url(MODEL) for one in ordered]
 
 
 def _row_bytes(store: FeatureStore) -> int:
@@ -393,10 +371,8 @@ class Encode(Stage):
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Hash the blocks that have no codes yet."""
-        from sadih_dask.jobs.encode import encode
-
         store, job = context.database, (context.model, context.database, artefact.url(CODES))
-        with context.display.bar(self.title) as bar:
+        with context.display(self.title) as bar:
             try:
                 done = encode(*job, progress=bar.over)
             except ConflictError:  # begun under another plan: the directory was moved since
@@ -431,30 +407,26 @@ class Evaluate(Stage):
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Look the queries up under both protocols."""
-        from sadih_dask.jobs.evaluate import document, measure
-
-        bits = context.settings.evaluation.bits
-        with context.display.bar(self.title) as bar:
-            lengths = measure(context.model, context.collection, bits, bar.over)
-        text = json.dumps(document(context.model, context.collection, lengths), indent=1)
-        artefact.write(METRICS, text.encode())
+        model, rows = context.model, context.collection
+        with context.display(self.title) as bar:
+            lengths = measure(model, rows, context.settings.evaluation.bits, bar.over)
+        with artefact.local_folder() as folder:
+            write_metrics(folder, model, rows, lengths)
         metrics = {
             str(length.n_bits): {
                 name: _known(found.numbers) for name, found in length.known.items()
             }
             for length in lengths
         }
-        return Made(
-            {"metrics": metrics}, {"rows": context.queries.n_rows}, self._odd(context, lengths)
-        )
+        return Made({"metrics": metrics}, {"rows": rows.queries.n_rows}, self._odd(rows, lengths))
 
     @staticmethod
-    def _odd(context: Context, lengths: Sequence[Length]) -> tuple[str, ...]:
+    def _odd(rows: Collection, lengths: Sequence[Length]) -> tuple[str, ...]:
         """Queries that have nothing to find are probably labelled in another way."""
         found = lengths[0].protocols.learned
-        if not found.n_without_relevant:
+        if not found.n_without_relevant or rows.database is None:
             return ()
-        names = [", ".join(store.class_names[:5]) for store in (context.queries, context.database)]
+        names = [", ".join(store.class_names[:5]) for store in (rows.queries, rows.database)]
         return (
             f"{found.n_without_relevant} of {found.n_queries} queries have no relevant row in the "
             f"database; classes of the queries begin with {names[0]}, of the database {names[1]}",
@@ -464,12 +436,6 @@ class Evaluate(Stage):
 def _known(numbers: Mapping[str, float]) -> dict[str, float | None]:
     """JSON has no NaN."""
     return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-
-
-def _lacks(package: str, what: str, extra: str) -> str | None:
-    if find_spec(package) is not None:
-        return None
-    return f"{what} needs {package}; install it with: pip install 'sadih-dask[{extra}]'"
 
 
 class Export(Stage):
@@ -483,7 +449,9 @@ class Export(Stage):
 
     def lacks(self) -> str | None:
         """FAISS, where it is not installed."""
-        return _lacks("faiss", "an index", "faiss")
+        if find_spec("faiss") is not None:
+            return None
+        return "an index needs faiss; install it with: pip install 'sadih-dask[faiss]'"
 
     def decides(self, context: Context) -> Any:
         """The codes and the kind of index."""
@@ -492,10 +460,8 @@ class Export(Stage):
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Write the index."""
-        from sadih_dask.jobs.export import export_faiss
-
         said = context.settings.export
-        with artefact.local_folder() as folder, context.display.bar(self.title) as bar:
+        with artefact.local_folder() as folder, context.display(self.title) as bar:
             export_faiss(
                 context.codes,
                 folder / INDEX,
@@ -522,7 +488,7 @@ class Report(Stage):
 
     def lacks(self) -> str | None:
         """Matplotlib, where it is not installed."""
-        return _lacks("matplotlib", "a report", "report")
+        return missing_matplotlib()
 
     def decides(self, context: Context) -> Any:
         """What was measured, of which model, the names of the classes, and the title."""
@@ -532,11 +498,9 @@ class Report(Stage):
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Draw, and write the page."""
-        from sadih_dask.jobs.evaluate import lengths_of, write_page
-
         lengths = lengths_of(json.loads(context.artefacts["evaluate"].read(METRICS)))
         title = context.settings.report.title or "Retrieval quality"
-        with artefact.local_folder() as folder, context.display.bar(self.title) as bar:
+        with artefact.local_folder() as folder, context.display(self.title) as bar:
             write_page(
                 folder,
                 context.model,

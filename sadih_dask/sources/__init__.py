@@ -4,11 +4,10 @@
 whatever the format: ``source.read(start, stop)``.
 """
 
-from sadih_dask.sources.contract import RowSource, Source
+from sadih_dask.sources.contract import RowSource, Source, Variable
 from sadih_dask.sources.features import open_features, open_ids, open_thumbnails
 from sadih_dask.sources.formats import list_variables
 from sadih_dask.sources.labels import LabelSource, open_labels, read_class_names
-from sadih_dask.sources.variables import Variable
 
 __all__ = [
     "LabelSource",

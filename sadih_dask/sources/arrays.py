@@ -1,10 +1,8 @@
-"""How the numbers of an array lie in a file, and how rows are made of them.
+"""Arrays in files: how their numbers lie, and how rows are made of them.
 
-A file that may lie inside gzip, and the array in it.
-
-Rows of a plain array in a file: uncompressed, compressed, or loaded into memory.
-
-Sparse matrices as dense row blocks, never as one dense array.
+Plain numbers are read in place and compressed ones streamed where their order allows; what can only
+be loaded must fit into the memory limit. Sparse matrices come as dense row blocks, never as one
+dense array.
 """
 
 from __future__ import annotations
@@ -167,14 +165,13 @@ class StreamedSource(RowSource):
     layout: Layout
     stored: np.dtype[Any]
     offset: int
-    padding: int
     cursor: ByteCursor = field(repr=False, compare=False)
 
     def _read(self, start: int, stop: int) -> Block:
         row_bytes = self.width * self.stored.itemsize
         data = self.cursor.read(self.offset + start * row_bytes, (stop - start) * row_bytes)
         if stop == self.n_rows:
-            self.cursor.expect_end(self.offset + stop * row_bytes + self.padding)
+            self.cursor.expect_end(self.offset + stop * row_bytes)
         return self.layout.arrange(np.frombuffer(data, self.stored), stop - start)
 
 
@@ -182,13 +179,15 @@ class StreamedSource(RowSource):
 class LoadedSource(RowSource):
     """Rows that were loaded whole, on the first read, because their form cannot be streamed.
 
-    Whoever makes one has checked its size against the memory limit first.
+    Whoever makes one has checked its size against the memory limit first. A sparse matrix is held
+    as CSR and given out as dense blocks.
     """
 
-    loaded: Lazy[Block] = field(repr=False, compare=False)
+    loaded: Lazy[Any] = field(repr=False, compare=False)
 
     def _read(self, start: int, stop: int) -> Block:
-        return np.array(self.loaded.get()[start:stop])
+        rows = self.loaded.get()[start:stop]
+        return np.asarray(rows.toarray()) if hasattr(rows, "toarray") else np.array(rows)
 
 
 def plain_source(origin: Origin, layout: Layout, stored: np.dtype[Any], offset: int) -> PlainSource:
@@ -205,37 +204,29 @@ def streamed_source(
     offset: int,
     open_stream: Callable[[], IO[bytes]],
     options: OpenOptions,
-    padding: int = 0,
 ) -> RowSource:
-    """Describe a compressed array: streamed if rows are contiguous, otherwise loaded if it fits.
-
-    ``padding`` bytes follow the numbers before the stream ends.
-    """
+    """Describe a compressed array: streamed if rows are contiguous, otherwise loaded if it fits."""
     dtype = native_dtype(origin, stored)
     check_rows(origin, layout.rows_first, dtype)
     if layout.contiguous:
         shape = (layout.n_rows, layout.row_shape)
         cursor = ByteCursor(open_stream)
-        return StreamedSource(origin, *shape, dtype, layout, stored, offset, padding, cursor)
+        return StreamedSource(origin, *shape, dtype, layout, stored, offset, cursor)
     # The bytes and the rearranged copy exist together for a moment
     nbytes = 2 * layout.n_rows * layout.width * stored.itemsize
     remedy = "Save it uncompressed (np.save) or in row order, or raise the memory limit."
     check_memory(origin, nbytes, options.memory_limit, remedy)
-    loaded = Lazy(partial(_load, layout, stored, offset, open_stream, padding))
+    loaded = Lazy(partial(_load, layout, stored, offset, open_stream))
     return LoadedSource(origin, layout.n_rows, layout.row_shape, dtype, loaded)
 
 
 def _load(
-    layout: Layout,
-    stored: np.dtype[Any],
-    offset: int,
-    open_stream: Callable[[], IO[bytes]],
-    padding: int,
+    layout: Layout, stored: np.dtype[Any], offset: int, open_stream: Callable[[], IO[bytes]]
 ) -> Block:
     cursor = ByteCursor(open_stream)
     size = layout.n_rows * layout.width * stored.itemsize
     data = cursor.read(offset, size)
-    cursor.expect_end(offset + size + padding)
+    cursor.expect_end(offset + size)
     return layout.arrange(np.frombuffer(data, stored), layout.n_rows)
 
 
@@ -269,17 +260,6 @@ class CompressedRows(RowSource):
         return block
 
 
-@dataclass(frozen=True)
-class LoadedSparse(RowSource):
-    """A sparse matrix held in memory as CSR, given out as dense blocks."""
-
-    loaded: Lazy[Any] = field(repr=False, compare=False)
-
-    def _read(self, start: int, stop: int) -> Block:
-        block: Block = self.loaded.get()[start:stop].toarray()
-        return block
-
-
 def compressed_rows(
     origin: Origin,
     shape: tuple[int, int],
@@ -306,13 +286,13 @@ def compressed_rows(
 
 def loaded_sparse(
     origin: Origin, rows_last: bool, load: Callable[[str], Any] | None = None
-) -> LoadedSparse:
+) -> LoadedSource:
     """Describe a sparse matrix that has to be loaded; its size was checked by the caller."""
     held = Lazy(partial(_load_rows, load or _load_npz, origin, rows_last))
     matrix = held.get()
     dtype = native_dtype(origin, matrix.dtype)
     check_rows(origin, matrix.shape, dtype)
-    return LoadedSparse(origin, matrix.shape[0], (matrix.shape[1],), dtype, held)
+    return LoadedSource(origin, matrix.shape[0], (matrix.shape[1],), dtype, held)
 
 
 def _load_npz(path: str) -> Any:

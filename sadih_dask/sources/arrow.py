@@ -3,11 +3,6 @@
 Batches are decoded one at a time, forwards; going back starts again at the row group. Rules:
 a column of float lists, or of fixed-size lists, holds vectors (or multi-hot labels); a column of
 variable-length integer or text lists holds label lists when labels are asked for.
-
-Column files opened for forward reading: Parquet, Arrow IPC files (Feather) and IPC streams.
-
-Arrow files are memory-mapped: a record batch can be the whole file, and mapped pages can be taken
-back by the system at any time, while a copy could not. Compressed batches are decoded one by one.
 """
 
 from __future__ import annotations
@@ -16,27 +11,31 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
-from typing import Any, Protocol
+from itertools import accumulate, islice
+from typing import Any
 
 import numpy as np
 
-from sadih_dask.errors import DtypeError, InputError, LabelError, require
+from sadih_dask.errors import DtypeError, InputError, LabelError
 from sadih_dask.files.filesystem import head, is_url, open_binary
 from sadih_dask.sources.contract import (
     Block,
+    Kind,
     OpenOptions,
     Origin,
     Ragged,
     RaggedSource,
     RowSource,
+    Variable,
     check_rows,
+    format_library,
     reading,
 )
-from sadih_dask.sources.streams import BatchCursor, Lazy
-from sadih_dask.sources.variables import Kind, Variable
+from sadih_dask.sources.streams import BatchCursor
 
 _TEXT = np.dtypes.StringDType()
+_BATCH_ROWS = 2048
+_BUFFER = 2**20
 
 
 @dataclass(frozen=True)
@@ -105,15 +104,15 @@ class ListColumn(RaggedSource):
 
 def list_variables(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # noqa: ARG001
     """List the columns."""
-    pa = require("pyarrow", path)
+    pa = format_library("pyarrow", path)
     with reading(path):
-        table = open_table(path)
+        table = Table.open(path)
         return tuple(_variable(pa, column, table.n_rows) for column in table.schema)
 
 
 def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSource | RaggedSource:
     """Open one column."""
-    pa = require("pyarrow", path)
+    pa = format_library("pyarrow", path)
     origin = Origin(path, variable.name)
     if options.rows_last:
         raise InputError(f"{origin}: a column cannot be transposed; leave transpose out.")
@@ -123,12 +122,12 @@ def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSou
             "Expected numbers, text, or lists of them."
         )
     with reading(path):
-        table = Lazy(partial(open_table, path))
-        cursor = BatchCursor(_Batches(table, variable.name))
+        table = Table.open(path)
+        n_rows = table.n_rows
+        cursor = BatchCursor(partial(table.column, variable.name))
         if variable.kind == "lists" and options.as_lists:
-            return ListColumn(origin, table.get().n_rows, cursor)
-        n_rows = table.get().n_rows
-        inner = _value_type(pa, _plain(table.get().schema.field(variable.name).type))
+            return ListColumn(origin, n_rows, cursor)
+        inner = _value_type(pa, _plain(table.schema.field(variable.name).type))
         row_shape: tuple[int, ...] = ()
         if len(variable.shape) == 2:
             row_shape = (_width(cursor, origin, n_rows, variable),)
@@ -140,20 +139,53 @@ def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSou
 
 
 @dataclass(frozen=True)
-class _Batches:
-    """Starts the batches of one column at a row; picklable, unlike the open file."""
+class Table:
+    """A file of named columns, whose row groups or record batches begin at ``starts``."""
 
-    table: Lazy[Table]
-    name: str
+    path: str
+    schema: Any
+    starts: tuple[int, ...]
 
-    def __call__(self, row: int) -> Iterator[tuple[int, Any]]:
-        pa = require("pyarrow", self.name)
-        for first, column in self.table.get().batches(self.name, row):
+    @classmethod
+    def open(cls, path: str) -> Table:
+        """Read the schema and count the rows; of IPC files that means to look at every batch."""
+        if _is_parquet(path):
+            file = _parquet(path)
+            groups = range(file.num_row_groups)
+            counts = [file.metadata.row_group(group).num_rows for group in groups]
+            return cls(path, file.schema_arrow, (0, *accumulate(counts)))
+        schema = _ipc(path).schema
+        flat = (number for number, column in enumerate(schema) if column.type.num_fields == 0)
+        counts = [_count(batch) for batch in _record_batches(path, next(flat, 0))]
+        return cls(path, schema, (0, *accumulate(counts)))
+
+    @property
+    def n_rows(self) -> int:
+        """Count the rows."""
+        return self.starts[-1]
+
+    def column(self, name: str, row: int) -> Iterator[tuple[int, Any]]:
+        """Yield (first row, values) of a column, from the group or batch that holds ``row`` on."""
+        pa = format_library("pyarrow", self.path)
+        piece = max(bisect_right(self.starts, row, hi=len(self.starts) - 1) - 1, 0)
+        first = self.starts[piece]
+        for batch in self._batches(name, piece):
+            column = batch.column(0)
             # Arrow trusts offsets and lengths in the file, and aborts on wrong ones later
             column.validate(full=True)
             plain = column.storage if isinstance(column, pa.ExtensionArray) else column
             dictionary = pa.types.is_dictionary(plain.type)
             yield first, plain.dictionary_decode() if dictionary else plain
+            first += len(column)
+
+    def _batches(self, name: str, piece: int) -> Iterator[Any]:
+        if not _is_parquet(self.path):
+            return _record_batches(self.path, self.schema.get_field_index(name), piece)
+        groups = range(piece, len(self.starts) - 1)
+        found: Iterator[Any] = _parquet(self.path).iter_batches(
+            _BATCH_ROWS, row_groups=groups, columns=[name], use_threads=False
+        )
+        return found
 
 
 def _variable(pa: Any, column: Any, n_rows: int) -> Variable:
@@ -210,118 +242,38 @@ def _first_null(values: Any) -> int:
     return int(np.argmax(_numbers(values.is_null())))
 
 
-_BATCH_ROWS = 2048
-_BUFFER = 2**20
+def _is_parquet(path: str) -> bool:
+    return head(path).startswith(b"PAR1")
 
 
-class Table(Protocol):
-    """A file of named columns."""
-
-    @property
-    def schema(self) -> Any:
-        """Return the Arrow schema."""
-
-    @property
-    def n_rows(self) -> int:
-        """Count the rows."""
-
-    def batches(self, column: str, row: int) -> Iterator[tuple[int, Any]]:
-        """Yield (first row, values) of one column from at or before ``row`` on."""
-
-
-@dataclass(frozen=True)
-class ParquetTable:
-    """Rows are found by row group; within a group, pages are decoded a batch at a time."""
-
-    file: Any
-    starts: tuple[int, ...]
-
-    @property
-    def schema(self) -> Any:
-        """Return the Arrow schema."""
-        return self.file.schema_arrow
-
-    @property
-    def n_rows(self) -> int:
-        """Count the rows."""
-        return int(self.file.metadata.num_rows)
-
-    def batches(self, column: str, row: int) -> Iterator[tuple[int, Any]]:
-        """Yield batches from the beginning of the row group that holds ``row``."""
-        group = max(bisect_right(self.starts, row) - 1, 0)
-        groups = range(group, self.file.num_row_groups)
-        first = self.starts[group] if self.starts else 0
-        for batch in self.file.iter_batches(
-            _BATCH_ROWS, row_groups=groups, columns=[column], use_threads=False
-        ):
-            yield first, batch.column(0)
-            first += batch.num_rows
-
-
-@dataclass(frozen=True)
-class ArrowTable:
-    """An IPC file: record batches are found by number."""
-
-    path: str
-    schema: Any
-    starts: tuple[int, ...]
-    n_rows: int
-
-    def batches(self, column: str, row: int) -> Iterator[tuple[int, Any]]:
-        """Yield record batches from the one that holds ``row``; only the column is decoded."""
-        reader = _ipc_file(self.path, self.schema.get_field_index(column))
-        for number in range(max(bisect_right(self.starts, row) - 1, 0), len(self.starts)):
-            yield self.starts[number], reader.get_batch(number).column(0)
-
-
-@dataclass(frozen=True)
-class ArrowStream:
-    """An IPC stream, as ``datasets`` writes: no index, so rows are counted by walking through."""
-
-    path: str
-    schema: Any
-    n_rows: int
-
-    def batches(self, column: str, row: int) -> Iterator[tuple[int, Any]]:  # noqa: ARG002
-        """Yield record batches from the beginning."""
-        first = 0
-        for batch in _ipc_stream(self.path, self.schema.get_field_index(column)):
-            yield first, batch.column(0)
-            first += batch.num_rows
-
-
-def open_table(path: str) -> Table:
-    """Open a column file by its first bytes."""
-    beginning = head(path)
-    if beginning.startswith(b"PAR1"):
-        return _open_parquet(path)
-    if beginning.startswith(b"ARROW1"):
-        return _open_ipc_file(path)
-    reader = _ipc_stream(path)
-    cheapest = _ipc_stream(path, _cheapest(reader.schema))
-    return ArrowStream(path, reader.schema, sum(map(_count, cheapest)))
-
-
-def _open_parquet(path: str) -> ParquetTable:
-    parquet = require("pyarrow.parquet", path)
-    # pre_buffer would hold whole row groups, which are often the whole file
+def _parquet(path: str) -> Any:
     source = open_binary(path) if is_url(path) else path
-    file = parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False)
-    starts, first = [], 0
-    for group in range(file.num_row_groups):
-        starts.append(first)
-        first += file.metadata.row_group(group).num_rows
-    return ParquetTable(file, tuple(starts))
+    # pre_buffer would hold whole row groups, which are often the whole file
+    options: dict[str, Any] = {"buffer_size": _BUFFER, "pre_buffer": False}
+    return format_library("pyarrow.parquet", path).ParquetFile(source, **options)
 
 
-def _open_ipc_file(path: str) -> ArrowTable:
-    schema = _ipc_file(path).schema
-    counter = _ipc_file(path, _cheapest(schema))
-    starts, first = [], 0
-    for number in range(counter.num_record_batches):
-        starts.append(first)
-        first += _count(counter.get_batch(number))
-    return ArrowTable(path, schema, tuple(starts), first)
+def _ipc(path: str, column: int | None = None) -> Any:
+    """Open an IPC file, or a stream as ``datasets`` writes; of batches one column is decoded.
+
+    It is memory-mapped: a record batch can be the whole file, and mapped pages can be taken back
+    by the system at any time, while a copy could not.
+    """
+    arrow, ipc = format_library("pyarrow", path), format_library("pyarrow.ipc", path)
+    source = arrow.PythonFile(open_binary(path)) if is_url(path) else arrow.memory_map(path, "r")
+    fields = [] if column is None else [column]
+    options = ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+    opened = ipc.open_file if head(path).startswith(b"ARROW1") else ipc.open_stream
+    return opened(source, options=options)
+
+
+def _record_batches(path: str, column: int, first: int = 0) -> Iterator[Any]:
+    reader = _ipc(path, column)
+    if not hasattr(reader, "num_record_batches"):  # a stream has no index: walk through it
+        yield from islice(reader, first, None)
+        return
+    for number in range(first, reader.num_record_batches):
+        yield reader.get_batch(number)
 
 
 def _count(batch: Any) -> int:
@@ -331,28 +283,3 @@ def _count(batch: Any) -> int:
     if rows < 0:
         raise ValueError(f"a record batch claims {rows} rows")
     return rows
-
-
-def _cheapest(schema: Any) -> int:
-    """Pick the column that counting rows decodes: a flat one if there is any."""
-    return next((i for i, column in enumerate(schema) if column.type.num_fields == 0), 0)
-
-
-def _ipc_file(path: str, column: int | None = None) -> Any:
-    ipc = require("pyarrow.ipc", path)
-    return ipc.open_file(_mapped(path), options=_options(ipc, column))
-
-
-def _ipc_stream(path: str, column: int | None = None) -> Any:
-    ipc = require("pyarrow.ipc", path)
-    return ipc.open_stream(_mapped(path), options=_options(ipc, column))
-
-
-def _mapped(path: str) -> Any:
-    arrow = require("pyarrow", path)
-    return arrow.PythonFile(open_binary(path)) if is_url(path) else arrow.memory_map(path, "r")
-
-
-def _options(ipc: Any, column: int | None) -> Any:
-    fields = [] if column is None else [column]
-    return ipc.IpcReadOptions(included_fields=fields, use_threads=False)

@@ -1,7 +1,12 @@
 """Class names and the numbers they get.
 
 Every label has a name: an integer's name is its digits, so ``3`` in one file and ``"3"`` in
-another are the same class. Classes are numbered in the order of their names (integers by value).
+another are the same class. Classes are numbered in the order of their names, or by value if all of
+them are numbers.
+
+Integers beside names are read by one rule: if any class has a number as its name, an integer is the
+class of that number, however it is written (``1`` is ``"01"`` where there is no ``"1"``); if none
+has, it is the number of a class, from 0.
 """
 
 from __future__ import annotations
@@ -22,7 +27,19 @@ from sadih_dask.sources.text import Where, texts_of
 
 Keys: TypeAlias = NDArray[np.int64] | list[str]
 
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
+_LARGEST = 2**63 - 1
+
+
+def number_in(name: str) -> int | None:
+    """Return the number that a class name is, if it is one that an integer label can be.
+
+    >>> number_in("07"), number_in("-1"), number_in("7a"), number_in("9999999999999999999")
+    (7, -1, None, None)
+    """
+    if not _NUMBER.fullmatch(name) or abs(int(name)) > _LARGEST:
+        return None
+    return int(name)
 
 
 def keys_of(block: Block, where: Where) -> Keys:
@@ -37,10 +54,10 @@ def keys_of(block: Block, where: Where) -> Keys:
         )
     if kind == "f":
         _refuse(np.isnan(block), block, where, "is missing (NaN). Drop the row or label it")
-    wrong = block.astype(np.float64) > 2**62 if kind in "uf" else np.zeros(block.shape, bool)
-    if kind == "f":
-        wrong |= (block != np.floor(block)) | (block < -(2.0**62))
-    _refuse(wrong, block, where, "is not a class number. Expected an integer or a class name")
+        wrong = (block != np.floor(block)) | (np.abs(block) > 2.0**53)
+        _refuse(wrong, block, where, "is not a class number. Expected an integer or a class name")
+    elif kind == "u":
+        _refuse(block > _LARGEST, block, where, "does not fit into 63 bits. Write it as text")
     return block.astype(np.int64)
 
 
@@ -68,10 +85,10 @@ class Classes:
 
     @classmethod
     def discovered(cls, names: set[str]) -> Classes:
-        """Order the names found in the labels: integers by value, otherwise alphabetically."""
-        if all(map(_INTEGER.fullmatch, names)):
-            return cls(tuple(sorted(names, key=int)))
-        return cls(tuple(sorted(names)))
+        """Order the names found in the labels: numbers by value, otherwise alphabetically."""
+        numbers = {name: number for name in names if (number := number_in(name)) is not None}
+        by_value = len(numbers) == len(names)
+        return cls(tuple(sorted(names, key=lambda name: (numbers[name] if by_value else 0, name))))
 
     @classmethod
     def given(cls, names: Sequence[str]) -> Classes:
@@ -94,28 +111,39 @@ class Classes:
         return {name: number for number, name in enumerate(self.names)}
 
     @cached_property
-    def _values(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Sorted integer names and their class numbers; None if the names are not integers."""
-        if not all(map(_INTEGER.fullmatch, self.names)):
-            return None
-        values = np.array([int(name) for name in self.names], dtype=np.int64)
-        order = np.argsort(values)
-        return values[order], order.astype(np.int64)
+    def _values(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Numbers that are names, ascending, and their class numbers; the plain spelling first."""
+        plain_first = sorted(self._numbers, key=lambda name: name != str(number_in(name)))
+        named: dict[int, str] = {}
+        for name in plain_first:
+            number = number_in(name)
+            if number is None:
+                continue
+            taken = named.setdefault(number, name)
+            if taken not in (name, str(number)):
+                raise LabelError(
+                    f"the classes {taken!r} and {name!r} are the same number, so labels that are "
+                    "integers cannot be told apart. Give the labels as text."
+                )
+        values = np.array(sorted(named), dtype=np.int64)
+        classes = [self._numbers[named[value]] for value in sorted(named)]
+        return values, np.array(classes, dtype=np.int64)
+
+    def has_number(self, number: int) -> bool:
+        """Say whether an integer label is one of these classes."""
+        values, _ = self._values
+        return number in values if len(values) else 0 <= number < len(self.names)
 
     def encode(self, keys: Keys, where: Where) -> NDArray[np.int64]:
-        """Return class numbers.
-
-        Integers are matched by name when all names are integers; otherwise they are the class
-        numbers themselves (0 is the first name).
-        """
+        """Return class numbers, of integers by the rule above."""
         if isinstance(keys, list):
             found = np.array([self._numbers.get(key, -1) for key in keys], dtype=np.int64)
-        elif self._values is None:
-            found = np.where((keys >= 0) & (keys < len(self.names)), keys, -1)
-        else:
+        elif len(self._values[0]):
             values, numbers = self._values
             at = np.minimum(np.searchsorted(values, keys), len(values) - 1)
             found = np.where(values[at] == keys, numbers[at], -1)
+        else:
+            found = np.where((keys >= 0) & (keys < len(self.names)), keys, -1)
         if (found < 0).any():
             at_key = int((found < 0).argmax())
             raise LabelError(

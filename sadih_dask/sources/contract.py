@@ -1,29 +1,26 @@
-"""Refusals that come before any data is read: memory, row size, element type.
-
-File headers are claims. These checks run on the claims, so that a forged header costs a message
-and not the memory of the machine.
-
-What every source of rows promises, whatever the file format behind it.
+"""What every source of rows promises, whatever the file format behind it.
 
 A source is a frozen description of where rows lie (file, variable, shape, dtype). Nothing is held
 open in it that could not be opened again, so it can be pickled to a worker or used after a fork.
 Rows are counted from 0, in error messages too.
+
+File headers are claims. What is checked here is checked on the claims, before any data is read, so
+that a forged header costs a message and not the memory of the machine.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import struct
 import tokenize
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +33,9 @@ from sadih_dask.errors import (
     MemoryPlanError,
     Remedy,
     SadihError,
+    require,
 )
-from sadih_dask.files.filesystem import name_of, reaching, status
+from sadih_dask.files.filesystem import reaching
 
 MAX_ROW_BYTES = 64 * 2**20
 """No feature vector or thumbnail is this large: a larger row is a damaged or transposed file."""
@@ -99,6 +97,11 @@ def native_dtype(origin: Origin, dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype.newbyteorder("=")
 
 
+def format_library(module: str, path: str) -> Any:
+    """Import the library that reads the format of a file."""
+    return require(module, f"{path}: reading this format")
+
+
 Block: TypeAlias = NDArray[Any]
 
 DEFAULT_MEMORY_LIMIT = 2**30
@@ -133,14 +136,6 @@ class Origin:
 
     def __str__(self) -> str:
         return self.path if self.variable is None else f"{self.path}:{self.variable}"
-
-    def stamp(self) -> list[object]:
-        """Name, size and modification time or entity tag; zeros for what has none (a folder)."""
-        try:
-            found = status(self.path)
-        except OSError:
-            return [self.path, self.variable, 0, 0]
-        return [name_of(self.path), self.variable, found.size, found.state]
 
 
 @contextmanager
@@ -178,18 +173,6 @@ class Source(ABC):
     def files(self) -> tuple[str, ...]:
         """Return the paths that the rows are read from."""
         return (self.origin.path,)
-
-    def fingerprint(self) -> str:
-        """Hash names, sizes, modification times and shape: cheap, changes when the files do.
-
-        The folder is not part of it, so a data set may be moved. Nothing is read.
-        """
-        text = json.dumps([*self.stamps(), self.shape_note()])
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def stamps(self) -> list[list[object]]:
-        """Return what identifies the state of each file."""
-        return [self.origin.stamp()]
 
     def describe(self) -> str:
         """Say in one line what is read from where."""
@@ -273,6 +256,46 @@ class RaggedSource(Source):
     def shape_note(self) -> str:
         """Say that each row is a list."""
         return f"{self.n_rows} lists"
+
+
+def pieces(starts: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (part, first row in it, end row in it) for rows of parts one after the other.
+
+    Part i has the rows from ``starts[i]`` to ``starts[i + 1]``.
+
+    >>> list(pieces((0, 3, 3, 10), 2, 5))
+    [(0, 2, 3), (2, 0, 2)]
+    """
+    part = max(bisect_right(starts, start) - 1, 0)
+    while start < stop:
+        end = min(stop, starts[part + 1])
+        if end > start:
+            yield part, start - starts[part], end - starts[part]
+        start, part = end, part + 1
+
+
+Kind = Literal["numbers", "text", "lists", "other"]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable as a file lists it. An unknown length is -1; ``note`` is the file's own type."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: Kind
+    note: str
+
+    def __str__(self) -> str:
+        shape = " x ".join("?" if length < 0 else str(length) for length in self.shape)
+        return f"{self.name!r} ({shape or 'scalar'} {self.note})"
+
+
+def kind_of(dtype_kind: str) -> Kind:
+    """Classify a NumPy dtype kind."""
+    if dtype_kind in "biuf":
+        return "numbers"
+    return "text" if dtype_kind in "UST" else "other"
 
 
 @dataclass(frozen=True)

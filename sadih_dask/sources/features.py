@@ -1,6 +1,6 @@
 """Features, thumbnails and ids of a data set, from whatever files it comes in.
 
-Several files as one source: names and globs expanded, shards checked against each other.
+Several files are one source: names and globs expanded, shards checked against each other.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sadih_dask.errors import DtypeError, InputError, NoFilesError, NonFiniteError
-from sadih_dask.files.filesystem import is_url, matches
+from sadih_dask.files.filesystem import is_url, local_path, matches
 from sadih_dask.sources.contract import (
     DEFAULT_MEMORY_LIMIT,
     Block,
@@ -29,10 +29,10 @@ from sadih_dask.sources.contract import (
     RaggedSource,
     RowSource,
     Source,
+    pieces,
 )
-from sadih_dask.sources.formats import open_file
+from sadih_dask.sources.formats import Purpose, open_file
 from sadih_dask.sources.text import texts_of
-from sadih_dask.sources.variables import Purpose
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,6 @@ class View(RowSource):
     def files(self) -> tuple[str, ...]:
         """Return the inner source's paths."""
         return self.inner.files()
-
-    def stamps(self) -> list[list[object]]:
-        """Return the state of the inner source's files."""
-        return self.inner.stamps()
 
 
 @dataclass(frozen=True)
@@ -220,7 +216,7 @@ def expand(paths: Paths) -> tuple[str, ...]:
     given = [paths] if isinstance(paths, str | PathLike) else list(paths)
     found: list[str] = []
     for name in given:
-        item = fspath(name)
+        item = str(local_path(name) or name)
         if _MAGIC.search(item) and (is_url(item) or not Path(item).exists()):
             matching = sorted(matches(item), key=_natural)
             if not matching:
@@ -236,86 +232,57 @@ def expand(paths: Paths) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    pieces = re.split(r"(\d+)", name)
-    return [(int(p), "") if p.isdigit() else (-1, p) for p in pieces]
+def _natural(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Sort numbers as numbers; the name itself decides between ``x1`` and ``x01``."""
+    pieces = re.split("([0-9]+)", name)
+    return [(int(p), "") if odd % 2 else (-1, p) for odd, p in enumerate(pieces)], name
 
 
-@dataclass(frozen=True)
-class _Joined:
-    """The arithmetic of shards: which rows of which shard make a row range."""
+class _Shards:
+    """What shards have in common, whatever a row is; rows of shard i begin at ``starts[i]``."""
 
+    parts: tuple[Source, ...]
     starts: tuple[int, ...]
 
-    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (shard, first row in it, end row in it)."""
-        shard = max(bisect_right(self.starts, start) - 1, 0)
-        while start < stop:
-            end = min(stop, self.starts[shard + 1])
-            yield shard, start - self.starts[shard], end - self.starts[shard]
-            start, shard = end, shard + 1
+    def locate(self, row: int) -> str:
+        """Name the shard and the row in it."""
+        shard = min(bisect_right(self.starts, row), len(self.parts)) - 1
+        return self.parts[shard].locate(row - self.starts[shard])
 
-    def find(self, row: int) -> tuple[int, int]:
-        """Return the shard of a row and the row's number in it."""
-        shard = min(bisect_right(self.starts, row), len(self.starts) - 1) - 1
-        return shard, row - self.starts[shard]
+    def files(self) -> tuple[str, ...]:
+        """Return the paths of all shards."""
+        return tuple(name for part in self.parts for name in part.files())
 
 
 @dataclass(frozen=True)
-class JoinedRows(RowSource):
+class JoinedRows(_Shards, RowSource):
     """Shards of equal rows, one after the other."""
 
     parts: tuple[RowSource, ...]
-    joined: _Joined
+    starts: tuple[int, ...]
 
     def _read(self, start: int, stop: int) -> Block:
         out = np.empty((stop - start, *self.row_shape), self.dtype)
         at = 0
-        for shard, first, end in self.joined.pieces(start, stop):
+        for shard, first, end in pieces(self.starts, start, stop):
             out[at : at + end - first] = self.parts[shard].read(first, end)
             at += end - first
         return out
 
-    def locate(self, row: int) -> str:
-        """Name the shard and the row in it."""
-        shard, inner = self.joined.find(row)
-        return self.parts[shard].locate(inner)
-
-    def files(self) -> tuple[str, ...]:
-        """Return the paths of all shards."""
-        return tuple(name for part in self.parts for name in part.files())
-
-    def stamps(self) -> list[list[object]]:
-        """Return the state of every shard."""
-        return [stamp for part in self.parts for stamp in part.stamps()]
-
 
 @dataclass(frozen=True)
-class JoinedLists(RaggedSource):
+class JoinedLists(_Shards, RaggedSource):
     """Shards of lists, one after the other."""
 
     parts: tuple[RaggedSource, ...]
-    joined: _Joined
+    starts: tuple[int, ...]
 
     def _read(self, start: int, stop: int) -> Ragged:
-        pieces = [self.parts[s].read(i, j) for s, i, j in self.joined.pieces(start, stop)]
-        lengths = np.concatenate([[0], *(np.diff(piece.offsets) for piece in pieces)])
+        found = [self.parts[s].read(i, j) for s, i, j in pieces(self.starts, start, stop)]
+        lengths = np.concatenate([[0], *(np.diff(piece.offsets) for piece in found)])
         # Lists without any label carry no type of their own
-        values = [p.values for p in pieces if len(p.values)] or [np.empty(0, np.int64)]
+        values = [p.values for p in found if len(p.values)] or [np.empty(0, np.int64)]
         return Ragged(np.concatenate(values), np.cumsum(lengths, dtype=np.int64))
-
-    def locate(self, row: int) -> str:
-        """Name the shard and the row in it."""
-        shard, inner = self.joined.find(row)
-        return self.parts[shard].locate(inner)
-
-    def files(self) -> tuple[str, ...]:
-        """Return the paths of all shards."""
-        return tuple(name for part in self.parts for name in part.files())
-
-    def stamps(self) -> list[list[object]]:
-        """Return the state of every shard."""
-        return [stamp for part in self.parts for stamp in part.stamps()]
 
 
 def join(parts: Sequence[RowSource | RaggedSource]) -> RowSource | RaggedSource:
@@ -323,7 +290,7 @@ def join(parts: Sequence[RowSource | RaggedSource]) -> RowSource | RaggedSource:
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
-    joined = _Joined((0, *accumulate(part.n_rows for part in parts)))
+    starts = (0, *accumulate(part.n_rows for part in parts))
     origin = Origin(f"{first.origin} and {len(parts) - 1} more")
     same = tuple(part for part in parts if isinstance(part, RowSource))
     lists = tuple(part for part in parts if isinstance(part, RaggedSource))
@@ -333,11 +300,11 @@ def join(parts: Sequence[RowSource | RaggedSource]) -> RowSource | RaggedSource:
             "lists in one, single values or vectors in the other. Ingest them apart."
         )
     if lists:
-        return JoinedLists(origin, joined.starts[-1], lists, joined)
+        return JoinedLists(origin, starts[-1], lists, starts)
     _check_alike(same, lambda part: part.row_shape, "row shape", InputError)
     _check_alike(same, _element, "element type", DtypeError)
     dtype = np.result_type(*(part.dtype for part in same))
-    return JoinedRows(origin, joined.starts[-1], same[0].row_shape, dtype, same, joined)
+    return JoinedRows(origin, starts[-1], same[0].row_shape, dtype, same, starts)
 
 
 def _element(part: RowSource) -> str:

@@ -1,18 +1,23 @@
-"""Which format a file is: by its first bytes, then by its name."""
+"""Which format a file is: by its first bytes, then by its name; and which variable holds what.
+
+A new format is a module beside this one, with a function that lists variables and one that opens
+one of them, an entry among the formats here, and its magic in ``_by_magic``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from sadih_dask.errors import FormatError, InputError
-from sadih_dask.files.filesystem import head
+from sadih_dask.errors import Argument, FormatError, InputError, Remedy
+from sadih_dask.files.filesystem import head, local_path
 from sadih_dask.sources import arrow, hdf5, matlab, numpy_files, text, zarr_arrays
 from sadih_dask.sources.arrays import GZIP_MAGIC, open_gzip
-from sadih_dask.sources.contract import OpenOptions, RaggedSource, RowSource, reading
-from sadih_dask.sources.variables import Purpose, Variable, choose
+from sadih_dask.sources.contract import OpenOptions, RaggedSource, RowSource, Variable, reading
 
+Purpose = Literal["features", "labels", "ids", "thumbnails"]
 _KNOWN = ".npy, .npz, .mat, HDF5, IDX, Parquet, Arrow/Feather, CSV/TSV/TXT, a Zarr directory"
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
@@ -59,6 +64,7 @@ def detect(path: str) -> Format:
 
 def list_variables(path: str) -> tuple[Variable, ...]:
     """List what a file holds, with shapes; nothing but headers is read."""
+    path = str(local_path(path) or path)
     return detect(path).list_variables(path, OpenOptions())
 
 
@@ -78,18 +84,12 @@ def find(
     return found, choose(path, variables, wanted, purpose)
 
 
-def open_found(
-    path: str, found: Format, variable: Variable, options: OpenOptions
-) -> RowSource | RaggedSource:
-    """Open what ``find`` returned."""
-    return found.open_variable(path, variable, options)
-
-
 def open_file(
     path: str, variable: str | None, purpose: Purpose, options: OpenOptions
 ) -> RowSource | RaggedSource:
     """Open the variable of a file that serves a purpose."""
-    return open_found(path, *find(path, variable, purpose, options), options)
+    found, chosen = find(path, variable, purpose, options)
+    return found.open_variable(path, chosen, options)
 
 
 def _inner_head(path: str) -> bytes:
@@ -120,3 +120,71 @@ def _by_magic(head: bytes) -> Format | None:
 def _by_suffix(path: str, head: bytes) -> Format | None:
     is_text = b"\0" not in head and any(s in text.SUFFIXES for s in Path(path).suffixes)
     return TEXT if is_text else None
+
+
+# Lower case. A name only decides between variables whose shapes would all do.
+_NAMES: dict[Purpose, frozenset[str]] = {
+    "features": frozenset(
+        {"features", "feature", "feats", "feat", "fea", "data", "x"}
+        | {"embeddings", "embedding", "vectors", "vector"}
+    ),
+    "labels": frozenset(
+        {"labels", "label", "targets", "target", "tags", "tag", "y"}
+        | {"classes", "class", "category", "gnd", "genres"}
+    ),
+    "ids": frozenset({"ids", "id", "key", "keys", "uuid", "name", "filename", "path"}),
+    "thumbnails": frozenset({"thumbnails", "thumbnail", "images", "image", "x", "data"}),
+}
+
+
+def choose(
+    path: str, variables: Sequence[Variable], wanted: str | None, purpose: Purpose
+) -> Variable:
+    """Return the wanted variable, or the only sensible one; otherwise list them all."""
+    listing = ", ".join(map(str, variables[:40])) or "none"
+    if wanted is not None:
+        for variable in variables:
+            if variable.name == wanted:
+                return variable
+        raise InputError(f"{path}: has no variable {wanted!r}. It has: {listing}.")
+    if len(variables) == 1:
+        return variables[0]
+    fitting = [v for v in variables if _fits(v, purpose)]
+    if not fitting:
+        raise FormatError(f"{path}: no variable can hold {purpose}. It has: {listing}.")
+    for narrowed in _narrowings(fitting, purpose):
+        if len(narrowed) == 1:
+            return narrowed[0]
+    raise InputError(
+        f"{path}: several variables could be the {purpose}; it has: {listing}",
+        remedy=Remedy("Name one with {}", Argument(f"{purpose}_variable")),
+    )
+
+
+def _fits(variable: Variable, purpose: Purpose) -> bool:
+    ndim = len(variable.shape)
+    if purpose == "features":
+        return variable.kind == "numbers" and ndim >= 2
+    if purpose == "thumbnails":
+        return variable.kind == "numbers" and ndim in (3, 4)
+    if purpose == "ids":
+        return variable.kind in ("numbers", "text") and ndim == 1
+    return variable.kind != "other" and ndim in (1, 2)
+
+
+def is_named_for(variable: Variable, purpose: Purpose) -> bool:
+    """Tell whether a variable can serve a purpose and has one of the usual names for it."""
+    return _fits(variable, purpose) and _has_usual_name(variable, purpose)
+
+
+def _has_usual_name(variable: Variable, purpose: Purpose) -> bool:
+    return variable.name.rpartition("/")[2].lower() in _NAMES[purpose]
+
+
+def _narrowings(fitting: list[Variable], purpose: Purpose) -> list[list[Variable]]:
+    named = [v for v in fitting if _has_usual_name(v, purpose)]
+    vectors = [v for v in fitting if len(v.shape) == 1 or 1 in v.shape]
+    if purpose in ("labels", "ids"):
+        # Ids and labels are both vectors, so a name says more than a shape
+        return [named, fitting] if purpose == "ids" else [named, vectors, fitting]
+    return [fitting, named]

@@ -14,23 +14,26 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from sadih_dask.errors import DtypeError, FormatError, InputError, require
+from sadih_dask.errors import DtypeError, FormatError, InputError
 from sadih_dask.files.filesystem import head, is_url, open_binary
 from sadih_dask.sources.arrays import loaded_sparse
 from sadih_dask.sources.contract import (
     Block,
+    Kind,
     OpenOptions,
     Origin,
     Ragged,
     RaggedSource,
     RowSource,
+    Variable,
     check_memory,
     check_rows,
+    format_library,
+    kind_of,
     native_dtype,
     reading,
 )
 from sadih_dask.sources.streams import Lazy
-from sadih_dask.sources.variables import Kind, Variable, kind_of
 
 _MAX_LISTED = 1000
 _MAX_CHUNK = 2**30
@@ -86,7 +89,7 @@ def is_matlab73(path: str) -> bool:
 
 def list_variables(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # noqa: ARG001
     """List data sets, and MATLAB's sparse matrices, with their shapes; nothing else is read."""
-    h5py = require("h5py", path)
+    h5py = format_library("h5py", path)
     reverse = is_matlab73(path)
     listed: list[Variable] = []
 
@@ -108,7 +111,7 @@ def list_variables(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # 
 
 def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSource | RaggedSource:
     """Open one data set by its path inside the file."""
-    h5py = require("h5py", path)
+    h5py = format_library("h5py", path)
     origin = Origin(path, variable.name)
     with reading(path):
         dataset = Lazy(partial(_open, path, variable.name))
@@ -179,7 +182,7 @@ def _file(h5py: Any, path: str) -> Any:
 
 
 def _open(path: str, name: str) -> Any:
-    h5py = require("h5py", path)
+    h5py = format_library("h5py", path)
     item: Any = _file(h5py, path)
     for part in filter(None, name.split("/")):
         if isinstance(item.get(part, getlink=True), h5py.ExternalLink):

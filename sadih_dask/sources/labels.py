@@ -1,6 +1,4 @@
-"""Labels as files have them: a value, a list or a multi-hot row for each row of features.
-
-Labels of a data set: class numbers, or multi-hot rows, from whatever form they come in.
+"""Labels of a data set: class numbers, or multi-hot rows, from whatever form they come in.
 
 ====================  =================================================  ==================
 form in the file      examples                                           read as
@@ -23,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
-from sadih_dask.sources.classes import Classes, keys_of
+from sadih_dask.sources.classes import Classes, keys_of, number_in
 from sadih_dask.sources.contract import (
     DEFAULT_MEMORY_LIMIT,
     Block,
@@ -34,7 +32,7 @@ from sadih_dask.sources.contract import (
     Source,
 )
 from sadih_dask.sources.features import Paths, expand, join
-from sadih_dask.sources.formats import find, open_found
+from sadih_dask.sources.formats import find, open_file
 from sadih_dask.sources.text import texts_of
 
 Form = Literal["values", "lists", "matrix"]
@@ -84,6 +82,13 @@ class RawLabels:
             )
         self._check_labelled(np.any(block > 0, axis=1), start)
         return block
+
+    def are_integers(self) -> bool:
+        """Say whether labels are integers, and not names."""
+        if isinstance(self.source, RowSource):
+            return self.source.dtype.kind in "biuf"
+        lists = (self.lists(*block).values for block in self.blocks())
+        return not any(len(values) and values.dtype.kind in "UST" for values in lists)
 
     def values(self, start: int, stop: int) -> Block:
         """Read one label a row."""
@@ -192,10 +197,6 @@ class LabelSource(RowSource):
         """Return the label files."""
         return self.raw.source.files()
 
-    def stamps(self) -> list[list[object]]:
-        """Return the state of the label files and the classes they are read as."""
-        return [*self.raw.source.stamps(), list(self.class_names)]
-
 
 def open_labels(
     paths: Paths | Source,
@@ -213,7 +214,7 @@ def open_labels(
     ``paths`` may be an open feature source: then the labels lie in the same files. With
     ``n_rows`` (that of the features) the count is checked, and a (c x n) matrix is recognised
     as transposed when only its last axis fits; ``transpose`` overrules. ``class_names`` fixes
-    classes and order; integers are matched by name if all names are integers, else by number.
+    classes and order; integers are matched by name if any name is a number, else by position.
     ``separator`` splits text into label lists.
     """
     if isinstance(paths, Source):
@@ -240,8 +241,7 @@ def open_labels(
 def read_class_names(path: str | PathLike[str], variable: str | None = None) -> tuple[str, ...]:
     """Read class names in order: a text file, a MATLAB cell array, an .npy file of text."""
     (name,) = expand(path)
-    found = find(name, variable, "labels", OpenOptions())
-    source = open_found(name, *found, OpenOptions())
+    source = open_file(name, variable, "labels", OpenOptions())
     if isinstance(source, RaggedSource) or source.dtype.kind not in "UST":
         raise InputError(f"{source.describe()}: class names must be text, one a row.")
     if source.n_rows > MAX_CLASSES:
@@ -263,7 +263,8 @@ def _open_raw(
     if transpose is None:
         transpose = rows_last([chosen.shape for _, chosen in found], n_rows)
     options = OpenOptions(transpose, memory_limit, alone, as_lists=True)
-    return join([open_found(n, *f, options) for n, f in zip(names, found, strict=True)])
+    opened = zip(names, found, strict=True)
+    return join([form.open_variable(name, chosen, options) for name, (form, chosen) in opened])
 
 
 def _matrix_classes(raw: RawLabels, names: Classes | None) -> Classes:
@@ -301,7 +302,7 @@ def _discover(raw: RawLabels) -> Classes:
         raise LabelError(f"{raw.source.describe()}: holds no label at all.")
     classes = Classes.discovered(names)
     lowest = classes.names[0]
-    if lowest.startswith("-") and lowest[1:].isdigit() and names != {"-1", "1"}:
+    if (number_in(lowest) or 0) < 0 and names != {"-1", "1"}:
         _refuse_negative(raw, lowest)
     return classes
 

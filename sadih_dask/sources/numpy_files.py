@@ -1,10 +1,7 @@
-"""NumPy ``.npy`` files, plain or inside gzip; the header also serves ``.npz`` members.
+"""Files of plain arrays: NumPy's ``.npy`` and ``.npz``, and the IDX of the MNIST family.
 
-NumPy ``.npz`` archives: stored members are read in place, deflated ones are streamed.
-
-An archive that ``scipy.sparse.save_npz`` wrote counts as one variable, the matrix.
-
-IDX files, the format of the MNIST family: plain or inside gzip, big-endian.
+``.npy`` and IDX may lie inside gzip. Stored members of an ``.npz`` archive are read in place,
+deflated ones are streamed; one that ``scipy.sparse.save_npz`` wrote counts as one variable.
 """
 
 from __future__ import annotations
@@ -38,11 +35,12 @@ from sadih_dask.sources.contract import (
     OpenOptions,
     Origin,
     RowSource,
+    Variable,
     check_memory,
     check_size,
+    kind_of,
     reading,
 )
-from sadih_dask.sources.variables import Variable, kind_of
 
 
 @dataclass(frozen=True)
@@ -107,16 +105,12 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 def list_npz(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # noqa: ARG001
     """List the arrays of the archive with their shapes; only headers are decompressed."""
-    with reading(path), _archive(path) as archive:
-        names = [n for n in archive.namelist() if n.endswith(_SUFFIX)]
-        if _is_sparse(names):
+    with reading(path):
+        members = _members(path)
+        if {"format", "shape", "data"} <= {member.name for member in members}:
             shape, layout = _sparse_shape(path)
             return (Variable(_SPARSE, shape, "numbers", f"sparse {layout}"),)
-        listed = []
-        for name in names:
-            with archive.open(name) as member:
-                listed.append(read_header(member).variable(name.removesuffix(_SUFFIX)))
-        return tuple(listed)
+        return members
 
 
 def open_npz(path: str, variable: Variable, options: OpenOptions) -> RowSource:
@@ -180,10 +174,6 @@ def _open_stream(path: str, name: str) -> IO[bytes]:
         return archive.open(name)
 
 
-def _is_sparse(names: list[str]) -> bool:
-    return {"format.npy", "shape.npy", "data.npy"} <= set(names)
-
-
 def _sparse_shape(path: str) -> tuple[tuple[int, ...], str]:
     shape = _small(path, "shape")
     layout = _small(path, "format").item()
@@ -213,7 +203,8 @@ def _open_sparse(path: str, variable: Variable, options: OpenOptions) -> RowSour
         shape = (n_second, n_first) if options.rows_last else (n_first, n_second)
         indptr, indices, data = (_open_member(path, m, OpenOptions()) for m in _CSR_MEMBERS)
         return compressed_rows(origin, shape, indptr, indices, data)
-    parts = [v for v in _members(path) if v.shape and v.name != "shape"]
+    with reading(path):
+        parts = [v for v in _members(path) if v.shape and v.name != "shape"]
     nbytes = 3 * sum(math.prod(v.shape) * np.dtype(v.note).itemsize for v in parts)
     remedy = "Save it as CSR: scipy.sparse.save_npz(path, matrix.tocsr())."
     check_memory(origin, nbytes, options.memory_limit, remedy)
@@ -226,13 +217,14 @@ def _open_sparse(path: str, variable: Variable, options: OpenOptions) -> RowSour
 _CSR_MEMBERS = ("indptr", "indices", "data")
 
 
-def _members(path: str) -> list[Variable]:
+def _members(path: str) -> tuple[Variable, ...]:
     listed = []
-    with reading(path), _archive(path) as archive:
+    with _archive(path) as archive:
         for name in archive.namelist():
-            with archive.open(name) as member:
-                listed.append(read_header(member).variable(name.removesuffix(_SUFFIX)))
-    return listed
+            if name.endswith(_SUFFIX):
+                with archive.open(name) as member:
+                    listed.append(read_header(member).variable(name.removesuffix(_SUFFIX)))
+    return tuple(listed)
 
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

@@ -1,6 +1,4 @@
-"""Text cells of any stored form, as Python strings.
-
-Text files of labels or ids: CSV, TSV, or one value a line; plain or inside gzip.
+"""Text files of labels or ids: CSV, TSV, or one value a line; plain or inside gzip.
 
 A value is text here; class discovery treats ``"3"`` and 3 alike. Cells are read row by row, with
 a limit on the length of a line, so a file without line ends cannot fill the memory.
@@ -21,9 +19,16 @@ import numpy as np
 from sadih_dask.errors import FormatError, LabelError
 from sadih_dask.files.filesystem import Status, status
 from sadih_dask.sources.arrays import open_bytes
-from sadih_dask.sources.contract import Block, OpenOptions, Origin, RowSource, check_rows, reading
+from sadih_dask.sources.contract import (
+    Block,
+    OpenOptions,
+    Origin,
+    RowSource,
+    Variable,
+    check_rows,
+    reading,
+)
 from sadih_dask.sources.streams import BatchCursor
-from sadih_dask.sources.variables import Variable
 
 Where = Callable[[int], str]
 """Names the row of a value of a block, for a message."""

@@ -21,12 +21,13 @@ from sadih_dask.sources.contract import (
     OpenOptions,
     Origin,
     RowSource,
+    Variable,
     check_rows,
+    kind_of,
     native_dtype,
     reading,
 )
 from sadih_dask.sources.streams import Lazy
-from sadih_dask.sources.variables import Variable, kind_of
 
 _CODECS = frozenset(
     # how bytes are arranged
@@ -48,12 +49,6 @@ class ZarrSource(RowSource):
 
     rows_last: bool
     array: Lazy[Any] = field(repr=False, compare=False)
-
-    def stamps(self) -> list[list[object]]:
-        """Use the metadata document: chunks are too many to look at."""
-        folder = "/".join(filter(None, (self.origin.path, self.origin.variable)))
-        documents = [f"{folder}/{name}" for name in MARKERS]
-        return [*super().stamps(), *(Origin(d).stamp() for d in documents if is_file(d))]
 
     def _read(self, start: int, stop: int) -> Block:
         stored = self.array.get()

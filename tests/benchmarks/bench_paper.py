@@ -38,6 +38,7 @@ from sadih_dask import SADIH
 from sadih_dask.learning.encoders import HashFunction, ridge_encoder
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.problem import Problem
+from sadih_dask.learning.solver import starting_state
 from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.histograms import hamming_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
@@ -175,7 +176,7 @@ def baselines(
         codes = next(tables)
         if g <= 500:
             codes = min(tables, key=lambda B: float((B.T @ B - n_bits * np.eye(g)).max()))
-        P, intercept = ridge_encoder(problem, codes)
+        P, intercept = ridge_encoder(problem, starting_state(problem, codes))
         database, queries = signs(P, intercept)
         place = statistics.groups.find(group_rows(split.Y, statistics.groups.n_classes)[0])
         ids = group_rows(split.Y, statistics.groups.n_classes)[1]

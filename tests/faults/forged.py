@@ -288,7 +288,7 @@ def _compressed(folder: Path) -> Path:
 
 def _record(content: bytes, size: int | None = None) -> Maker:
     def make(folder: Path) -> Path:
-        file = folder / "directory/runs/20260101T000000Z/record.json"
+        file = folder / "directory/runs/20260101T000000Z-1/record.json"
         file.parent.mkdir(parents=True)
         file.write_bytes(content)
         if size is not None:

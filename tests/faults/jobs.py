@@ -124,7 +124,7 @@ def _numbers_digest(path: Path) -> str:
 
 def left_behind(folder: Path) -> list[Path]:
     """Half-written files that nobody will ever finish."""
-    return [path for path in folder.rglob(".*") if path.suffix in (".part", ".tmp", ".partial")]
+    return [path for path in folder.rglob(".*") if path.suffix == ".tmp"]
 
 
 @dataclass(frozen=True)

@@ -351,7 +351,7 @@ def strange(folder: Path) -> Path:
     [
         ("search db-codes.zarr other-codes.zarr", "codes of two models cannot be compared"),
         ("search other-codes.zarr q.zarr --model m.sadih", "two models cannot be compared"),
-        ("search db-codes.zarr q.zarr", "is a feature store; give the model that hashes it"),
+        ("search db-codes.zarr q.zarr", "is a feature store. Give the model that hashes them"),
         ("search db-codes.zarr q-x.npy", "holds features. Give the model"),
         ("search db-codes.zarr q-codes.zarr --model m.sadih", "needs no hashing"),
         ("search db-codes.zarr text.npy --model m.sadih", "is no .npy file of numbers"),

@@ -96,7 +96,7 @@ def test_a_place_that_cannot_be_written_is_found_first(
     assert "make the folder of m.sadih first" in err
 
 
-def test_the_same_for_pipelines(store: FeatureStore) -> None:
+def test_the_same_for_pipelines(tmp_path: Path, store: FeatureStore) -> None:
     shown: list[tuple[str, str, int]] = []
     ended: list[str] = []
 
@@ -116,11 +116,14 @@ def test_the_same_for_pipelines(store: FeatureStore) -> None:
 
     own = {"anchors": None, "n_init": 2, "max_iter": 2, "n_bits": 6}
     grid = {"ridge": [1e-5, 0.1], "loss": ["l21", "l1"]}
-    tuned = tune(store, own, grid, n_folds=2, n_queries=30, progress=Shown)
+    target = tmp_path / "m.sadih"
+    tuned = tune(store, target, own, grid, n_folds=2, n_queries=30, progress=Shown)
+    assert SADIH.load(target).fingerprint_ == tuned.model.fingerprint_
     assert shown == [("Scanning", "rows", 1280), ("Solving", "solves", 8)]
     assert ended == ["Scanning", "Solving"]
-    assert [row.parameters["n_bits"] for row in tuned.rows] == [6] * 4
+    found = json.loads(json.dumps(tuned.document()))
+    assert [row["parameters"]["n_bits"] for row in found["results"]] == [6] * 4
     assert tuned.model.get_params()["ridge"] in grid["ridge"]
-    assert json.loads(json.dumps(tuned.document()))["n_rows"] == 1280
+    assert found["n_rows"] == 1280
     assert [drawing.name for drawing in tuned.drawings()] == ["surface"]
-    assert np.isclose(tuned.search.best_score_, max(row.mean for row in tuned.rows))
+    assert np.isclose(tuned.search.best_score_, max(row["mean"] for row in found["results"]))

@@ -105,7 +105,7 @@ def test_an_append_killed_again_and_again_goes_on_and_is_seen_only_when_it_is_wh
     check(url, N_OLD + N_NEW)
     assert held.verify().ok
     assert not (url / "_commits/pending").exists()
-    assert not list(url.glob("*/*.part"))
+    assert not list(url.glob("*/*.tmp"))
     assert ingest(DataFiles([old, new]), url, mode="append").n_new == 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sadih_dask import SADIH, CodeStore
-from sadih_dask.runs.directory import Workspace
+from sadih_dask.runs.directory import RunDirectory
 from tests.support.commands import Here
 from tests.support.drops import CONFIGURATION, drop
 
@@ -49,12 +49,12 @@ def test_run_append_and_verify(
     with_index = ("--set", "export.index=flat", "--set", "report.enabled=true")
     first = run(here, configuration, *with_index)
     assert first["outcome"] == "complete"
-    workspace = Workspace(f"{bucket}/runs")
-    assert workspace.latest() == first["id"]
+    directory = RunDirectory(f"{bucket}/runs")
+    assert directory.latest() == first["id"]
     assert SADIH.load(first["files"]["model.sadih"]).fingerprint_ == first["fingerprints"]["model"]
     assert CodeStore.open(first["files"]["codes.zarr"]).n_rows == first["rows"]
-    page = workspace.files.read(
-        first["files"]["report.html"].removeprefix(f"{workspace.url}/"), 1 << 24
+    page = directory.files.read(
+        first["files"]["report.html"].removeprefix(f"{directory.url}/"), 1 << 24
     )
     assert b"<svg" in page
     assert run(here, configuration, *with_index)["outcome"] == "nothing to do"
@@ -68,7 +68,7 @@ def test_run_append_and_verify(
     assert "intact" in here("verify", second["files"]["codes.zarr"], "--quiet")[0]
     assert first["id"] in here("runs", f"{bucket}/runs")[0]
     here("rollback", f"{bucket}/runs", first["id"])
-    assert workspace.latest() == first["id"]
+    assert directory.latest() == first["id"]
     everything = json.dumps([first, second])
     assert "AWS" not in everything
     assert '"s"' not in everything
@@ -81,15 +81,15 @@ def test_killed_and_resumed(here: Here, bucket: str, configuration: Path) -> Non
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    workspace = Workspace(f"{bucket}/runs")
+    directory = RunDirectory(f"{bucket}/runs")
     deadline = time.monotonic() + 60
-    while not any(found.done() for found in workspace.artefacts("fit")):
+    while not any(found.done() for found in directory.artefacts("fit")):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.kill()
     process.wait()
-    assert workspace.latest() is None
+    assert directory.latest() is None
     record = run(here, configuration)
     assert record["outcome"] == "complete"
     done = [stage["name"] for stage in record["stages"] if stage["action"] == "done"]

@@ -80,7 +80,7 @@ def test_creation_killed_again_and_again_is_completed_by_the_same_call(tmp_path:
     assert before > 60
     np.testing.assert_array_equal(store.read("labels"), np.arange(2400))
     assert store.verify().ok
-    assert not list(url.glob("*/*.part"))
+    assert not list(url.glob("*/*.tmp"))
 
 
 def test_appends_killed_at_any_moment_leave_whole_appends(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_write_that_the_system_refuses_leaves_an_incomplete_store(tmp_path: Pa
     assert "array 'features', block 0 (from row 0) could not be written: File too large" in output
     with pytest.raises(IncompleteError, match="0 of 5 blocks are written"):
         FeatureStore.open(url)
-    assert not list(url.glob("*/*.part"))
+    assert not list(url.glob("*/*.tmp"))
     store = FeatureStore.create(url, np.ones((5000, 4), np.float32), chunk_rows=1000)
     assert store.verify().ok
 

@@ -8,13 +8,14 @@ import pytest
 
 from sadih_dask.learning.objective import objective, row_norms
 from sadih_dask.learning.problem import Problem, State
-from sadih_dask.learning.solver import starting_state, updates
+from sadih_dask.learning.solver import starting_state
 from sadih_dask.learning.start import random_codes
 from sadih_dask.learning.updates import (
     codes_l21_printed,
     decoder_printed,
     embedding_printed,
     encoder_printed,
+    updates,
 )
 from sadih_dask.types import Floats, Loss
 from tests.support.groups import varied

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.problem import Problem, State
-from sadih_dask.learning.solver import updates
 from sadih_dask.learning.statistics import Statistics
+from sadih_dask.learning.updates import updates
 from tests.support import dense
 from tests.support.dense import Array, Data, Kind, Loss, Solver
 from tests.support.problems import Grouping, problems, random_problem

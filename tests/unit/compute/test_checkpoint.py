@@ -21,7 +21,7 @@ from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.scan import scan
 from sadih_dask.errors import InputError
-from sadih_dask.jobs.fit import train
+from sadih_dask.jobs.fit import fit
 from tests.support.training import (
     FAST,
     counted_reads,
@@ -349,32 +349,32 @@ def test_only_rows_of_a_store(tmp_path: Path, place: Checkpoint) -> None:
     assert not Path(place.url).exists()
 
 
-# --- train -----------------------------------------------------------------------------------
+# --- fit -------------------------------------------------------------------------------------
 
 
-def test_train_counts_and_removes_its_checkpoint(
+def test_fit_counts_and_removes_its_checkpoint(
     tmp_path: Path, store: FeatureStore, place: Checkpoint
 ) -> None:
     target, kept = tmp_path / "model.sadih", tmp_path / "kept"
-    whole = train(store, tmp_path / "whole", FEW)
+    whole = fit(store, tmp_path / "whole", FEW)
     assert (whole.n_rows_read, whole.n_rows_loaded, whole.n_rows_known) == (N, 0, 0)
     done = interrupted(store, place)
-    trained = train(store, str(target), FEW, checkpoint=kept)
-    assert (trained.n_rows_read, trained.n_rows_loaded) == (N - done, done)
+    fitted = fit(store, str(target), FEW, checkpoint=kept)
+    assert (fitted.n_rows_read, fitted.n_rows_loaded) == (N - done, done)
     assert target.read_bytes() == (tmp_path / "whole").read_bytes()
     assert not kept.exists()
     # Killed between the model and the end of its checkpoint.
     SADIH(**FEW).fit(store, checkpoint=kept)
-    trained = train(store, target, FEW, checkpoint=kept)
-    assert (trained.n_rows_read, trained.n_rows_loaded, trained.n_rows_known) == (0, 0, N)
+    fitted = fit(store, target, FEW, checkpoint=kept)
+    assert (fitted.n_rows_read, fitted.n_rows_loaded, fitted.n_rows_known) == (0, 0, N)
     assert not kept.exists()
 
 
 def test_a_folder_is_no_place_for_a_model(tmp_path: Path, store: FeatureStore) -> None:
     with pytest.raises(IsADirectoryError, match="is a folder"):
-        train(store, tmp_path, FEW)
+        fit(store, tmp_path, FEW)
     with pytest.raises(FileNotFoundError, match=r"nowhere does not exist; make the folder"):
-        train(store, tmp_path / "nowhere" / "model", FEW)
+        fit(store, tmp_path / "nowhere" / "model", FEW)
 
 
 def test_a_store_that_was_moved_is_the_same_rows(

@@ -121,7 +121,7 @@ def test_what_cannot_be_evaluated(data, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected 700 integers"):
         evaluate(database, queries, labels, asked, counts=np.ones(3, int), n_bits=N_BITS)
     unlabelled = FeatureStore.create(tmp_path / "f", np.zeros((700, 2)))
-    with pytest.raises(LabelError, match="has no labels; ingest it with labels"):
+    with pytest.raises(LabelError, match="has no labels; ingest it with --labels"):
         evaluate(database, queries, unlabelled, asked, n_bits=N_BITS)
     with pytest.raises(LabelError, match="class names and class numbers"):
         evaluate(database, queries, np.array(["a"] * 700), np.zeros(33, int), n_bits=N_BITS)

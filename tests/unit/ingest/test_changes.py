@@ -15,10 +15,8 @@ import pytest
 
 from sadih_dask.errors import ConflictError, InputError
 from sadih_dask.ingest import Changes, DataFiles, HoldOut, compare, ingest, provenance
-from sadih_dask.jobs.inspect import StoreDescription, inspect
+from sadih_dask.jobs.inspect import inspect
 from sadih_dask.stores import FeatureStore
-
-LONG_AGO = 10**9
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +72,7 @@ def test_afterwards_there_is_nothing_to_do_wherever_the_files_lie(folder: Path) 
     after = seen(folder)
     assert after.nothing_to_do
     assert len(after.unchanged) == 5
+    assert getattr(inspect(folder / "s"), "n_source_files", None) == 5
     assert (after.n_new_rows, after.n_new_bytes) == (0, 0)
     assert after.fingerprint == before.fingerprint
     elsewhere = folder / "elsewhere"
@@ -98,7 +97,7 @@ def test_the_fingerprint_is_the_same_in_another_process(folder: Path) -> None:
 
 def test_new_changed_and_gone_files_are_told_apart(folder: Path) -> None:
     ingest(all_of(folder), folder / "s")
-    saved(folder / "x1.npy", np.ones((11, 3), np.float32), age=10)
+    saved(folder / "x1.npy", np.zeros((11, 3), np.float32), age=10)
     (folder / "x3.npy").unlink()
     (folder / "y3.npy").unlink()
     saved(folder / "x9.npy", np.ones((4, 3), np.float32))
@@ -121,23 +120,63 @@ def test_new_changed_and_gone_files_are_told_apart(folder: Path) -> None:
     assert seen(folder).nothing_to_do
 
 
-@pytest.mark.parametrize("how", ["size", "time", "contents"])
-def test_any_difference_in_state_counts(folder: Path, how: str) -> None:
-    ingest(all_of(folder), folder / "s")
-    path = folder / "x2.npy"
-    before = path.stat()
-    if how == "size":
-        with path.open("ab") as stream:
-            stream.write(b"\0")
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    elif how == "time":
-        os.utime(path, (LONG_AGO, LONG_AGO))
+@pytest.mark.parametrize("where", ["size", "first byte", "middle", "last byte"])
+def test_other_contents_count_whatever_the_time_says(folder: Path, where: str) -> None:
+    path = saved(folder / "x2.npy", np.zeros((12, 3000), np.float32))
+    files = DataFiles(path)
+    ingest(files, folder / "s")
+    before, data = path.stat(), bytearray(path.read_bytes())
+    if where == "size":
+        data += b"\0"
     else:
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.write_bytes(data)
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert names(seen(folder).changed) == ["x2.npy"]
+        data[{"first byte": 200, "middle": len(data) // 2, "last byte": -1}[where]] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert names(compare(files, folder / "s").changed) == ["x2.npy"]
+    with pytest.raises(ConflictError, match=r"x2\.npy was ingested before and has changed since"):
+        ingest(files, folder / "s", mode="append")
+
+
+def test_another_file_of_equal_name_size_and_time_is_not_passed_over(folder: Path) -> None:
+    """Nor if only bytes in the middle of it differ."""
+    rows = np.zeros((12, 3000), np.float32)
+    first = saved(folder / "x.npy", rows)
+    ingest(DataFiles(first), folder / "s")
+    rows[6, 1500] = 1
+    (folder / "other").mkdir()
+    second = saved(folder / "other" / "x.npy", rows)
+    times = first.stat()
+    os.utime(second, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert compare(DataFiles(second), folder / "s").new == (str(second),)
+    done = ingest(DataFiles([first, second]), folder / "s", mode="append")
+    assert (done.n_new, done.n_passed_over) == (12, 1)
+    np.testing.assert_array_equal(done.store.read("features")[12:], rows)
+
+
+def test_a_file_that_is_written_again_with_its_bytes_has_not_changed(folder: Path) -> None:
+    ingest(all_of(folder), folder / "s")
+    for path in folder.glob("[xy]*.npy"):
+        held = path.read_bytes()
+        path.unlink()
+        path.write_bytes(held)
+    assert seen(folder).nothing_to_do
+    assert ingest(all_of(folder), folder / "s", mode="append").n_passed_over == 5
+    assert ingest(all_of(folder), folder / "s").n_new == 0
+
+
+def test_known_files_are_not_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ingest(all_of(folder), folder / "s")
+    saved(folder / "x9.npy", np.ones((4, 3), np.float32))
+    saved(folder / "y9.npy", np.zeros(4, int))
+    read: list[str] = []
+
+    def noted(names: tuple[str, ...], stamp: str) -> str:
+        read.extend(names)
+        return stamp
+
+    monkeypatch.setattr(provenance, "_bytes_of", noted)
+    assert names(seen(folder).new) == ["x9.npy"]
+    assert names(tuple(read)) == ["x9.npy", "y9.npy"]
 
 
 def test_of_many_files_a_few_are_named(folder: Path) -> None:
@@ -146,7 +185,7 @@ def test_of_many_files_a_few_are_named(folder: Path) -> None:
         saved(folder / f"y{k}.npy", [0])
     ingest(all_of(folder), folder / "s")
     for k in range(10, 20):
-        os.utime(folder / f"x{k}.npy", (LONG_AGO, LONG_AGO))
+        saved(folder / f"x{k}.npy", np.zeros((1, 3), np.float32))
     with pytest.raises(ConflictError, match=r"x10\.npy, .*x14\.npy and 5 more"):
         seen(folder).refuse()
     with pytest.raises(ConflictError, match=r"x10\.npy, .*x14\.npy and 5 more was ingested"):
@@ -217,15 +256,13 @@ def test_a_file_that_is_being_written_again_is_not_gone(folder: Path) -> None:
     assert names(seen(folder, min_age=1).changed) == ["x3.npy"]
 
 
-def test_all_wait_for_a_file_that_serves_all(folder: Path) -> None:
-    y = saved(folder / "labels.npy", np.zeros(60, int), age=5)
-    files = DataFiles(str(folder / "x*.npy"), y)
-    found = compare(files, folder / "s", min_age=60)
-    assert found.files is None
-    assert names(found.too_young) == ["labels.npy"]
-    assert found.new == ()
-    assert found.n_gone == 0
-    assert compare(files, folder / "s", min_age=1).files is not None
+@pytest.mark.parametrize("what", ["labels", "ids", "thumbnails"])
+def test_files_that_cannot_be_paired_cannot_wait(folder: Path, what: str) -> None:
+    one = saved(folder / "all.npy", np.zeros(60, int))
+    files = replace(DataFiles(str(folder / "x*.npy")), **{what: one})
+    with pytest.raises(InputError, match=f"1 files of {what} for 5 of features.*min_age"):
+        compare(files, folder / "s", min_age=1)
+    assert compare(files, folder / "s").n_new_rows == 60
 
 
 def test_a_date_in_the_future_does_not_wait_for_ever(folder: Path) -> None:
@@ -242,7 +279,7 @@ def test_an_ingestion_that_was_begun(folder: Path, monkeypatch: pytest.MonkeyPat
     found = seen(folder)
     assert (found.store, found.goes_on) == ("begun", True)
     assert len(found.new) == 5
-    os.utime(folder / "y1.npy", (LONG_AGO, LONG_AGO))
+    saved(folder / "y1.npy", np.zeros(11, int))
     assert not seen(folder).goes_on
     with pytest.raises(ConflictError, match=r"files that have changed since: .*y1\.npy"):
         ingest(all_of(folder), folder / "s", mode="append")
@@ -259,25 +296,6 @@ def test_a_store_that_keeps_no_names_of_its_files(
     assert names(found.gone) == ["x0.npy", "x1.npy"]
     assert found.n_gone == 5
     assert "x1.npy, 3 files without a known name" in found.in_words()
-
-
-def test_a_store_of_an_earlier_release_opens_but_cannot_be_compared(folder: Path) -> None:
-    files = DataFiles(folder / "x0.npy", folder / "y0.npy")
-    record = {
-        "fingerprint": "f",
-        "files": "0123456789ab0123456789abcdef 1123456789ab0123456789abcdef",
-    }
-    FeatureStore.create(folder / "s", np.ones((4, 3), np.float32), np.zeros(4, int))
-    FeatureStore.open(folder / "s").append(
-        np.ones((1, 3), np.float32), [0], properties={"ingested": record}, class_names=["a"]
-    )
-    described = inspect(folder / "s")
-    assert isinstance(described, StoreDescription)
-    assert described.n_source_files == 2
-    assert FeatureStore.open(folder / "s").n_rows == 5
-    for call in (compare, lambda f, s: ingest(f, s, mode="append")):
-        with pytest.raises(ConflictError, match="earlier release, which marked its 2 source files"):
-            call(files, folder / "s")
 
 
 def test_a_store_that_was_not_made_of_files(folder: Path) -> None:

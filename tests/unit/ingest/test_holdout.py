@@ -11,7 +11,7 @@ import pytest
 
 from sadih_dask.errors import ConflictError, InputError
 from sadih_dask.ingest import DataFiles, HoldOut, compare, ingest
-from sadih_dask.ingest.holdout import Chooser
+from sadih_dask.ingest.selection import Chooser
 from sadih_dask.sources import open_features
 
 

@@ -219,12 +219,24 @@ def test_an_interrupted_ingestion_goes_on(
     np.testing.assert_array_equal(done.store.read("labels"), np.load(y))
 
 
+def test_rows_of_bytes_that_were_put_back_are_not_gone_on_with(
+    tmp_path: Path, x: Path, y: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocks that are there may be of what the file held in between."""
+    interrupt(monkeypatch, DataFiles(x, y), at(tmp_path), after=4)
+    x.write_bytes(x.read_bytes())
+    with pytest.raises(ConflictError, match=r"changed since: .*x\.npy.*mode='overwrite'"):
+        ingest(DataFiles(x, y), at(tmp_path), chunk_rows=10)
+    done = ingest(DataFiles(x, y), at(tmp_path), chunk_rows=10, mode="overwrite")
+    np.testing.assert_array_equal(done.store.read("features"), np.load(x))
+
+
 @pytest.mark.parametrize("changed", ["x.npy", "y.npy"])
 def test_a_source_that_changed_meanwhile_is_refused(
     tmp_path: Path, x: Path, y: Path, changed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt(monkeypatch, DataFiles(x, y), at(tmp_path), after=4)
-    os.utime(tmp_path / changed, ns=(1, 1))
+    saved(tmp_path / changed, np.load(tmp_path / changed)[::-1])
     with pytest.raises(ConflictError, match=r"changed since.*mode='overwrite'"):
         ingest(DataFiles(x, y), at(tmp_path), chunk_rows=10)
     done = ingest(DataFiles(x, y), at(tmp_path), chunk_rows=10, mode="overwrite")
@@ -273,6 +285,27 @@ def test_files_are_added_once(tmp_path: Path, x: Path, y: Path) -> None:
     assert (again.n_new, again.n_passed_over) == (0, 2)
     assert again.store.n_rows == 107
     assert again.store.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("names", "added", "classes", "numbers"),
+    [
+        (["1", "2", "unknown"], [1, 2], ("1", "2", "unknown"), [0, 1]),
+        (["1", "2", "unknown"], [2, 7], ("1", "2", "unknown", "7"), [1, 3]),
+        (["01", "02", "10"], [1, 10, 3], ("01", "02", "10", "3"), [0, 2, 3]),
+        (["ant", "bee", "cat"], [2, 0], ("ant", "bee", "cat"), [2, 0]),
+        (["ant", "bee", "cat"], ["bee", "1"], ("ant", "bee", "cat", "1"), [1, 3]),
+    ],
+)
+def test_added_labels_mean_the_classes_of_the_store(
+    tmp_path: Path, names: list[str], added: list[Any], classes: tuple[str, ...], numbers: list[int]
+) -> None:
+    y = saved(tmp_path / "y.npy", names)
+    ingest(DataFiles(saved(tmp_path / "x.npy", np.eye(3)), y), at(tmp_path))
+    more = saved(tmp_path / "x2.npy", np.eye(3)[: len(added)])
+    done = ingest(DataFiles(more, saved(tmp_path / "y2.npy", added)), at(tmp_path), mode="append")
+    assert done.store.class_names == classes
+    assert done.store.read("labels")[3:].tolist() == numbers
 
 
 def test_a_moved_file_is_known_and_a_changed_one_refused(tmp_path: Path, x: Path, y: Path) -> None:

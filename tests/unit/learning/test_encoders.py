@@ -48,7 +48,7 @@ def pose(
 def test_ridge_is_the_regression_of_every_row_code(make: Any, lam: float) -> None:
     features, labels = make()
     _, problem, state, B = pose(features, labels, ridge=lam)
-    P, intercept = ridge_encoder(problem, state.B)
+    P, intercept = ridge_encoder(problem, state)
     expected, mean_code = dense.ridge(dense.standardise(features.T), B, lam)
     np.testing.assert_allclose(P, expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(intercept, mean_code, atol=1e-12)
@@ -66,14 +66,14 @@ def test_standardisation_is_folded_in(kind: Any, anchors: int | None) -> None:
     statistics, problem, state, B = pose(mapped, labels)
     X = dense.standardise(mapped.T)
     if kind == "ridge":
-        P, intercept = ridge_encoder(problem, state.B)
+        P, intercept = ridge_encoder(problem, state)
         expected = P @ X + intercept[:, None]
     elif kind == "posterior":
         A = problem.regression.A
         likely = np.maximum(A.T @ X + problem.regression.share[:, None], 0.0) ** 2
         expected = state.B @ likely
     elif kind == "orthogonal":
-        expected = orthogonal_encoder(problem, state) @ X
+        expected = orthogonal_encoder(problem, state)[0] @ X
     else:
         expected = encoder_printed(problem, state) @ X
     function = hash_function(kind, statistics, problem, state, anchor_map)
@@ -88,7 +88,7 @@ def test_standardisation_is_folded_in(kind: Any, anchors: int | None) -> None:
 def test_orthogonal_is_orthogonal_and_no_worse_than_the_lemma(make: Any, n_bits: int) -> None:
     features, labels = make(80, 5, 4)
     _, problem, state, _ = pose(features, labels, n_bits)
-    P1 = orthogonal_encoder(problem, state)
+    P1, _ = orthogonal_encoder(problem, state)
     few = P1 @ P1.T if n_bits <= 5 else P1.T @ P1
     np.testing.assert_allclose(few, np.eye(len(few)), atol=1e-10)
     X = dense.standardise(features.T)

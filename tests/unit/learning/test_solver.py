@@ -1,25 +1,33 @@
 """The alternation as a whole: seeds, restarts, stopping, and the trace that it leaves."""
 
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
-from sadih_dask.learning.objective import STEPS, Objective, objective
+from sadih_dask.learning.objective import STEPS, Objective, Trace, objective
 from sadih_dask.learning.problem import Problem
-from sadih_dask.learning.solver import Schedule, Solution, alternate, solve, start_codes
+from sadih_dask.learning.solver import Schedule, Solution, alternate, solve
+from sadih_dask.learning.start import start_codes
 from sadih_dask.learning.statistics import Statistics
-from sadih_dask.types import Loss, SolverKind, StartKind
+from sadih_dask.types import Floats, Loss, SolverKind, StartKind
 from tests.support.groups import LOSSES, SOLVERS, varied
 
 STARTS: tuple[StartKind, ...] = ("separated", "random")
 
 
-def run(problem: Problem, seed: int = 0, **options: object) -> Solution:
-    schedule = replace(Schedule(n_init=3, max_iter=5), **options)  # type: ignore[arg-type]
-    return solve(problem, schedule, np.random.default_rng(seed))
+def starts(problem: Problem, n_init: int, kind: StartKind, seed: int = 0) -> list[Floats]:
+    streams = np.random.default_rng(seed).spawn(n_init)
+    return [start_codes(problem, kind, k, stream) for k, stream in enumerate(streams)]
+
+
+def run(
+    problem: Problem, seed: int = 0, n_init: int = 3, start: StartKind = "separated", **options: Any
+) -> Solution:
+    schedule = Schedule(**{"max_iter": 5, **options})
+    return solve(problem, schedule, starts(problem, n_init, start, seed))
 
 
 def ends(solution: Solution) -> list[float]:
@@ -85,14 +93,13 @@ def test_codes_to_start_from_are_codes(kind: StartKind) -> None:
 
 def test_a_criterion_chooses_the_start_that_is_carried_through() -> None:
     problem = varied(9)[0].problem
-    schedule = Schedule(n_init=5, max_iter=3, start="random")
     seen = []
 
-    def ones(state: object) -> float:
-        seen.append(float((state.B > 0).sum()))  # type: ignore[attr-defined]
+    def ones(codes: Floats) -> float:
+        seen.append(float((codes > 0).sum()))
         return seen[-1]
 
-    solution = solve(problem, schedule, np.random.default_rng(0), ones)
+    solution = solve(problem, Schedule(max_iter=3), starts(problem, 5, "random"), ones)
     assert len(seen) == 6  # every start, and the end of the best
     assert solution.trace.best == int(np.argmax(seen[:5]))
     worse = seen[5] < max(seen[:5])
@@ -102,9 +109,9 @@ def test_a_criterion_chooses_the_start_that_is_carried_through() -> None:
 
 def test_an_end_that_is_judged_worse_is_not_kept() -> None:
     problem = varied(9)[0].problem
-    schedule = Schedule(n_init=2, max_iter=2, start="random")
     value = iter([1.0, 2.0, 0.0])
-    solution = solve(problem, schedule, np.random.default_rng(0), lambda _: next(value))
+    begun = starts(problem, 2, "random")
+    solution = solve(problem, Schedule(max_iter=2), begun, lambda _: next(value))
     assert (solution.trace.best, solution.trace.kept_iteration) == (1, 0)
     start = next(r for r in solution.trace.of_restart(1) if r.step == "start")
     assert objective(problem, solution.state) == start.objective
@@ -161,6 +168,18 @@ def test_the_trace_has_what_a_plot_needs() -> None:
     parts = (last.similarity, last.reconstruction, last.encoding, last.regularisation)
     assert last.total == pytest.approx(sum(parts))
     assert np.all(np.diff(trace.totals) <= 1e-10 * trace.totals[:-1])
+
+
+@pytest.mark.parametrize("criterion", [None, lambda codes: float(codes[:2].sum())])
+def test_the_same_is_kept_without_a_trace(criterion: Any) -> None:
+    problem = varied(9, n_bits=8, c=5, grouping="free")[0].problem
+    begun = starts(problem, 4, "random")
+    traced, not_traced = (
+        solve(problem, Schedule(max_iter=3), begun, criterion, traced=traced)
+        for traced in (True, False)
+    )
+    np.testing.assert_array_equal(traced.state.P2, not_traced.state.P2)
+    assert not_traced.trace == Trace((), traced.trace.best, traced.trace.kept_iteration)
 
 
 # --- degenerate data -------------------------------------------------------------------------

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from sadih_dask.learning.problem import Problem
-from sadih_dask.learning.solver import start_codes
 from sadih_dask.learning.start import (
     PREDICTABILITY,
     TEMPERATURE,
     random_codes,
     separated_codes,
     spectral_codes,
+    start_codes,
 )
 from sadih_dask.learning.statistics import Statistics
 from tests.support.blobs import blobs, tagged_blobs

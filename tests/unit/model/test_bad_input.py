@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -54,6 +55,7 @@ FEATURES: dict[str, tuple[Any, type[Exception], str]] = {
     "dates": (X.astype("M8[s]"), DtypeError, "dtype datetime64.*Convert"),
     "ragged": ([[1.0, 2.0], [3.0]], InputError, "inhomogeneous|sequence"),
     "sparse": (sp.csr_array(X), DtypeError, "Sparse data.*toarray"),
+    "masked": (np.ma.masked_greater(X, 1), DtypeError, "X is a masked array.*Fill them"),
 }
 
 
@@ -75,6 +77,30 @@ def test_rows_that_cannot_be_hashed(case: str) -> None:
             use(features)
 
 
+@pytest.mark.parametrize("case", ["sparse", "masked", "objects"])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_kinds_of_array_that_no_method_takes(case: str, lazy: bool) -> None:
+    features, error, message = FEATURES[case]
+    labels: Any = Y1
+    if lazy:
+        blocks = da.from_array(X, chunks=(10, -1))
+        labels = da.from_array(Y1, chunks=10)
+        features = {
+            "sparse": blocks.map_blocks(sp.csr_array, meta=sp.csr_array((0, 5))),
+            "masked": da.ma.masked_greater(blocks, 1),
+            "objects": blocks.astype(object),
+        }[case]
+        message = {"sparse": "sparse blocks", "objects": "dtype object"}.get(case, message)
+    fitted = model().fit(X, Y1)
+    before = dict(vars(fitted))
+    for use in (model().fit, model().partial_fit, fitted.partial_fit, fitted.forget):
+        with pytest.raises(error, match=f"(?s){message}"):
+            use(features, labels)
+    with pytest.raises(error, match=f"(?s){message}"):
+        np.asarray(fitted.transform(features))
+    assert vars(fitted) == before
+
+
 def test_the_first_of_several_bad_values_is_named() -> None:
     bad = put(put(X, 21, 0, np.nan), 9, 4, np.inf)
     with pytest.raises(NonFiniteError, match="inf at row 9, column 4"):
@@ -91,6 +117,7 @@ def test_numbers_whose_squares_overflow(anchors: int | None) -> None:
 
 LABELS: dict[str, tuple[Any, type[Exception], str]] = {
     "missing": (None, LabelError, "requires y"),
+    "masked": (np.ma.masked_greater(Y1, 1), DtypeError, "y is a masked array.*Fill them"),
     "too few": (Y1[:-1], LabelError, "X has 30 rows but y has 29; both"),
     "too many, multi-hot": (np.vstack([YM, YM]), LabelError, "X has 30 rows but y has 60; both"),
     "a number": (3, LabelError, r"shape \(\); expected \(rows,\)"),
@@ -213,6 +240,31 @@ def test_rows_that_were_never_learned_cannot_be_forgotten() -> None:
     fitted = model().fit(X, np.eye(4)[np.arange(30) % 4])
     with pytest.raises(LabelError, match="only rows that were put in can be taken out"):
         fitted.forget(X[:1], [[1, 1, 0, 0]])
+
+
+@pytest.mark.parametrize("anchors", [None, 10])
+def test_features_that_were_never_learned_cannot_be_forgotten_where_it_shows(
+    anchors: int | None,
+) -> None:
+    fitted = model(anchors=anchors).fit(X, Y1)
+    before = dict(vars(fitted))
+    one_class = Y1 == 0
+    with pytest.raises(InputError, match="sums that no rows could have"):  # nothing may be left
+        fitted.forget(X[one_class] + 1.0, Y1[one_class])
+    with pytest.raises(InputError, match=r"sums that no rows could have|negative eigenvalues"):
+        fitted.forget(X[:5] * 50.0, Y1[:5])  # further out than all rows together
+    assert vars(fitted) == before
+    fitted.forget(X[one_class], Y1[one_class])
+
+
+def test_a_gram_matrix_that_no_rows_have_is_an_error_with_words() -> None:
+    along, across = np.random.default_rng(0).standard_normal((2, 40))
+    labels = np.arange(40) % 2
+    rows = np.column_stack([along, along + 0.1 * across])
+    fitted = model(ridge=0.0).fit(rows, labels)
+    turned = rows[:12] * [0.5, -0.5]  # no column scatters too much, but a direction does
+    with pytest.raises(InputError, match=r"negative eigenvalues.*never been put in"):
+        fitted.forget(turned, labels[:12])
 
 
 # --- parameters ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute.memory import plan_scan
 from sadih_dask.errors import InputError, LabelError, MemoryPlanError
 from sadih_dask.model.cross_validation import SADIHCV
-from sadih_dask.model.scanning import Folding, scan_folds
+from sadih_dask.model.scanning import Folding, draw_folds, scan_folds
 from tests.support.blobs import QUICK, blobs, tagged_blobs
 from tests.support.shapes import shape
 from tests.support.training import Array, counted_reads, of_features, rows, same_bits
@@ -70,11 +70,12 @@ def noisy(n: int = 150, *, multi_label: bool = False) -> tuple[Array, Array]:
 def test_scores_are_those_of_a_loop_of_fits(multi_label: bool, grid: Any, own: Any) -> None:
     X, y = noisy(multi_label=multi_label)
     found = search(model(**own), grid, n_bits=8).fit(X, y)
-    known = scan_folds(model(), X, y, Folding(2, 20, 0, 8))
-    fold_of = known.folds.of_range(0, len(X))
+    folding = Folding(2, 20, 0, 8)
+    known = scan_folds(model(), X, y, folding)[1]
+    fold_of = draw_folds(len(X), folding)[0].of_range(0, len(X))
     for k, params in enumerate(found.cv_results_["params"]):
         scores = []
-        for fold, queries in enumerate(known.folded.queries):
+        for fold, queries in enumerate(known.queries):
             fitted = model(**{**own, **params}).fit(X[fold_of != fold], y[fold_of != fold])
             scores.append(fitted.score(X[queries.rows], y[queries.rows]))
         splits = [found.cv_results_[f"split{fold}_test_score"][k] for fold in range(2)]
@@ -88,12 +89,13 @@ def test_scores_with_anchors_are_those_of_fits_to_anchor_features() -> None:
     X, y = noisy()
     anchored = model(anchors=30)
     found = search(anchored, n_bits=8).fit(X, y)
-    known = scan_folds(model(anchors=30), X, y, Folding(2, 20, 0, 8))
+    folding = Folding(2, 20, 0, 8)
+    known = scan_folds(model(anchors=30), X, y, folding)[1]
     assert known.anchor_map is not None
     mapped = known.anchor_map(X)
-    fold_of = known.folds.of_range(0, len(X))
+    fold_of = draw_folds(len(X), folding)[0].of_range(0, len(X))
     for k, params in enumerate(found.cv_results_["params"]):
-        for fold, queries in enumerate(known.folded.queries):
+        for fold, queries in enumerate(known.queries):
             fitted = model(**params).fit(mapped[fold_of != fold], y[fold_of != fold])
             expected = fitted.score(mapped[queries.rows], y[queries.rows])
             np.testing.assert_allclose(found.cv_results_[f"split{fold}_test_score"][k], expected)
@@ -132,7 +134,7 @@ def test_the_search_does_not_depend_on_threads_or_tasks(monkeypatch: pytest.Monk
     expected = search().fit(X, y).cv_results_
     with dask.config.set(num_workers=1):
         one = search().fit(X, y).cv_results_
-    monkeypatch.setattr("sadih_dask.model.validation.TASKS_A_THREAD", 50)  # a solve each
+    monkeypatch.setattr("sadih_dask.model.cross_validation.TASKS_A_THREAD", 50)  # a solve each
     split = search().fit(X, y).cv_results_
     for found in (one, split):
         for fold in range(2):

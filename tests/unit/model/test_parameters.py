@@ -4,18 +4,24 @@ from inspect import signature
 
 import pytest
 
-from sadih_dask import SADIH
+from sadih_dask import SADIH, SADIHCV
 from sadih_dask.errors import InputError
-from sadih_dask.model.parameters import DECIDED_BY_THE_SCAN, MAX_BITS, PARAMETERS, check_parameters
+from sadih_dask.model.parameters import (
+    DECIDED_BY_THE_SCAN,
+    MAX_BITS,
+    PARAMETERS,
+    SEARCH_PARAMETERS,
+    check_parameters,
+)
 
 
 def test_the_constructor_has_the_declared_parameters_and_defaults() -> None:
-    constructor = signature(SADIH).parameters
-    assert list(constructor) == list(PARAMETERS)
-    for name, parameter in PARAMETERS.items():
-        assert constructor[name].default == parameter.default
-        assert repr(constructor[name].default) == repr(parameter.default)
-        parameter.check(name, parameter.default)
+    assert list(signature(SADIH).parameters) == list(PARAMETERS)
+    for estimator, declared in ((SADIH, PARAMETERS), (SADIHCV, SEARCH_PARAMETERS)):
+        constructor = signature(estimator).parameters
+        for name, parameter in declared.items():
+            assert repr(constructor[name].default) == repr(parameter.default)
+            parameter.check(name, parameter.default)
 
 
 def test_the_docstring_says_every_parameter() -> None:

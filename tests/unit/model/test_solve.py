@@ -7,7 +7,8 @@ import pytest
 from sklearn.base import clone
 
 from sadih_dask import SADIH
-from sadih_dask.model.solve import SHARED_PARAMETERS, Family, learn
+from sadih_dask.model.parameters import PARAMETERS
+from sadih_dask.model.solve import Family, learn
 from tests.support.blobs import QUICK, blobs, tagged_blobs
 
 MEMBERS = [
@@ -37,22 +38,21 @@ def test_members_of_a_family_have_the_bits_of_a_solve(
     shared = SADIH(n_bits=n_bits, encoder=encoder, anchors=None, **QUICK)
     statistics = shared.fit(X, y).statistics_
     assert statistics is not None
-    family = Family(shared, statistics, 3)
+    family = Family(shared, statistics, 3, None)
     for alpha, beta, gamma, loss, solver in MEMBERS:
         member = clone(shared).set_params(
             alpha=alpha, beta=beta, gamma=gamma, loss=loss, solver=solver
         )
-        expected = learn(member, statistics, None, 3)
-        state = family.solve(member)
-        np.testing.assert_array_equal(state.B, expected.codes)
+        alone, expected = learn(member, statistics, None, 3)
+        state = family.solve(member).state
+        np.testing.assert_array_equal(state.B, alone.state.B)
         function = family.hash_function(state)
-        np.testing.assert_array_equal(function.projection, expected.hash_function.projection)
-        np.testing.assert_array_equal(function.offset, expected.hash_function.offset)
-        assert (function.mixture is None) == (expected.hash_function.mixture is None)
+        np.testing.assert_array_equal(function.projection, expected.projection)
+        np.testing.assert_array_equal(function.offset, expected.offset)
+        assert (function.mixture is None) == (expected.mixture is None)
 
 
-def test_every_parameter_is_shared_varied_or_decided_by_the_scan() -> None:
-    """A new parameter of the estimator must be put into one of these."""
-    varied = {"alpha", "beta", "gamma", "loss", "solver", "max_iter", "tol"}
-    scanned = {"anchors", "sigma", "block_rows", "random_state"}
-    assert set(SADIH().get_params()) == varied | scanned | set(SHARED_PARAMETERS)
+def test_members_may_differ_in_all_that_decides_the_steps() -> None:
+    """A parameter that is said to decide the steps must not change the start."""
+    steps = {name for name, parameter in PARAMETERS.items() if parameter.decides == "steps"}
+    assert steps == {"alpha", "beta", "gamma", "loss", "solver", "max_iter", "tol"}

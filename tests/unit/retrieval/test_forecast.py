@@ -10,7 +10,7 @@ from sklearn.model_selection import train_test_split
 
 from sadih_dask.learning.encoders import hash_function
 from sadih_dask.learning.labels import group_rows
-from sadih_dask.learning.problem import Problem, State
+from sadih_dask.learning.problem import Problem
 from sadih_dask.learning.solver import starting_state
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.retrieval.codes import pack
@@ -18,10 +18,6 @@ from sadih_dask.retrieval.forecast import Forecast
 from sadih_dask.retrieval.histograms import hamming_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
 from tests.support.blobs import tagged_blobs
-
-
-def with_codes(problem: Problem, B: Any) -> State:
-    return starting_state(problem, np.asarray(B, np.float64))
 
 
 def random_codes(problem: Problem, seed: int) -> Any:
@@ -43,8 +39,8 @@ def test_it_ranks_codes_as_held_out_rows_do(digits: Any, encoder: Any) -> None:
     forecast = Forecast(problem, statistics.groups, encoder, np.random.default_rng(0))
     said, found = [], []
     for seed in range(30):
-        state = with_codes(problem, random_codes(problem, seed))
-        said.append(forecast(state))
+        state = starting_state(problem, random_codes(problem, seed))
+        said.append(forecast(state.B))
         hashed = hash_function(encoder, statistics, problem, state, None).project(queries)
         histograms = hamming_histograms(
             pack(hashed),
@@ -68,7 +64,7 @@ def pose(n_bits: int = 8) -> tuple[Statistics, Problem]:
 def test_the_same_rows_judge_all_codes() -> None:
     statistics, problem = pose()
     forecast = Forecast(problem, statistics.groups, "ridge", np.random.default_rng(0))
-    first, second = (with_codes(problem, random_codes(problem, seed)) for seed in (0, 1))
+    first, second = (random_codes(problem, seed) for seed in (0, 1))
     value = forecast(first)
     assert forecast(second) != value
     assert forecast(first) == value
@@ -80,16 +76,16 @@ def test_the_order_and_the_sign_of_bits_do_not_matter() -> None:
     statistics, problem = pose()
     forecast = Forecast(problem, statistics.groups, "ridge", np.random.default_rng(0))
     B = random_codes(problem, 0)
-    value = forecast(with_codes(problem, B))
-    assert forecast(with_codes(problem, -B[::-1])) == pytest.approx(value, abs=1e-9)
+    value = forecast(B)
+    assert forecast(-B[::-1]) == pytest.approx(value, abs=1e-9)
 
 
 def test_codes_that_are_all_equal_are_no_better_than_chance() -> None:
     statistics, problem = pose()
     forecast = Forecast(problem, statistics.groups, "ridge", np.random.default_rng(0))
-    equal = forecast(with_codes(problem, np.ones((8, len(statistics.groups)))))
+    equal = forecast(np.ones((8, len(statistics.groups))))
     table = statistics.groups.matrix.toarray()
     share = statistics.counts / statistics.n_samples
     relevant = (table @ table.T > 0) @ share
     assert equal == pytest.approx(share @ relevant, abs=0.02)
-    assert equal < forecast(with_codes(problem, random_codes(problem, 0)))
+    assert equal < forecast(random_codes(problem, 0))

@@ -1,25 +1,46 @@
 """Run directories."""
 
 import json
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sadih_dask.errors import FormatError, IntegrityError, RunBusyError
-from sadih_dask.runs.directory import Workspace, key_of
+from sadih_dask.errors import ConflictError, FormatError, IntegrityError, RunBusyError
+from sadih_dask.files.lease import WriterLock
+from sadih_dask.runs.directory import Artefact, RunDirectory, is_run_directory, key_of
 
 
 @pytest.fixture(params=["local", "memory"])
-def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> RunDirectory:
     """On a disk, and behind a URL where there are neither folders nor links."""
     name = f"memory://{tmp_path.name}/runs" if request.param == "memory" else tmp_path / "runs"
-    return Workspace(name)
+    return RunDirectory(name)
 
 
-def complete(workspace: Workspace, **stages: str) -> str:
-    run = workspace.begin_run()
-    workspace.write_manifest(run, {"id": run, "complete": True, "stages": stages})
+def artefact(directory: RunDirectory, stage: str, key: str) -> Artefact:
+    """A finished artefact with one file."""
+    made = directory.artefact(stage, key).begin()
+    made.write("file", key.encode())
+    made.finish({}, {})
+    return made
+
+
+def complete(directory: RunDirectory, **stages: str) -> str:
+    """A run that becomes the latest."""
+    before = directory.latest()
+    for stage, key in stages.items():
+        artefact(directory, stage, key)
+    run = directory.begin_run()
+    directory.write_record(run, {"outcome": "complete"})
+    directory.write_manifest(run, {"id": run, "complete": True, "parent": before, "stages": stages})
+    directory.move_latest(run, since=before)
     return run
+
+
+def keys(directory: RunDirectory) -> list[str]:
+    return sorted(found.key for found in directory.artefacts("fit"))
 
 
 def test_keys_depend_on_every_part() -> None:
@@ -27,21 +48,21 @@ def test_keys_depend_on_every_part() -> None:
     assert len({key_of("fit", 1), key_of("fit", 2), key_of("fit", "1"), key_of("encode", 1)}) == 4
 
 
-def test_an_artefact_is_done_when_it_says_so(workspace: Workspace) -> None:
-    artefact = workspace.artefact("fit", "abc").begin()
+def test_an_artefact_is_done_when_it_says_so(directory: RunDirectory) -> None:
+    artefact = directory.artefact("fit", "abc").begin()
     artefact.write("model", b"12345")
     assert artefact.done() is None
     artefact.finish({"fingerprint": "x"}, {"rows": 3})
-    done = workspace.artefact("fit", "abc").done()
+    done = directory.artefact("fit", "abc").done()
     assert done is not None
     assert done["outputs"] == {"fingerprint": "x"}
     assert artefact.read("model") == b"12345"
-    assert [found.key for found in workspace.artefacts("fit")] == ["abc"]
-    assert workspace.artefacts("encode") == []
+    assert [found.key for found in directory.artefacts("fit")] == ["abc"]
+    assert directory.artefacts("encode") == []
 
 
-def test_a_damaged_artefact_is_not_done(workspace: Workspace) -> None:
-    artefact = workspace.artefact("fit", "abc").begin()
+def test_a_damaged_artefact_is_not_done(directory: RunDirectory) -> None:
+    artefact = directory.artefact("fit", "abc").begin()
     artefact.finish({"fingerprint": "x"}, {})
     text = artefact.read("done.json")
     artefact.write("done.json", text.replace(b'"x"', b'"y"'))
@@ -50,90 +71,212 @@ def test_a_damaged_artefact_is_not_done(workspace: Workspace) -> None:
     assert artefact.done() is None
 
 
-def test_what_is_written_locally_becomes_part_of_the_artefact(workspace: Workspace) -> None:
-    artefact = workspace.artefact("report", "abc").begin()
+def test_what_is_written_locally_becomes_part_of_the_artefact(directory: RunDirectory) -> None:
+    artefact = directory.artefact("report", "abc").begin()
     with artefact.local_folder() as folder:
         (folder / "figures").mkdir()
         (folder / "figures" / "one.svg").write_text("<svg/>")
     assert artefact.read("figures/one.svg") == b"<svg/>"
 
 
-def test_runs_have_ids_that_sort_by_time(workspace: Workspace) -> None:
-    runs = [workspace.begin_run() for _ in range(3)]
-    assert sorted(runs) == runs == workspace.runs()
+@pytest.mark.parametrize("year", [2000, 2090])
+def test_runs_come_in_the_order_in_which_they_began(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, year: int
+) -> None:
+    runs = [directory.begin_run() for _ in range(11)]
+    monkeypatch.setattr("sadih_dask.runs.directory.datetime", clock(year))
+    runs += [directory.begin_run() for _ in range(2)]
+    assert len(set(runs)) == 13
+    assert directory.runs() == runs
 
 
-def test_latest_is_moved(workspace: Workspace) -> None:
-    assert workspace.latest() is None
-    first, second = complete(workspace), complete(workspace)
-    workspace.point_latest_at(second)
-    assert workspace.latest() == second
-    assert workspace.previous_complete() == first
-    workspace.point_latest_at(first)
-    assert workspace.latest() == first
+def clock(year: int) -> Any:
+    """A clock that was set."""
+
+    class Clock:
+        @staticmethod
+        def now(zone: Any) -> datetime:
+            return datetime(year, 1, 1, tzinfo=zone)
+
+    return Clock
+
+
+def test_latest_is_moved(directory: RunDirectory) -> None:
+    assert directory.latest() is None
+    first, second = complete(directory), complete(directory, fit="b")
+    assert directory.latest() == second
+    assert directory.roll_back(None) == (second, first)
+    assert directory.latest() == first
     with pytest.raises(FormatError, match="no complete run before"):
-        workspace.previous_complete()
+        directory.roll_back(None)
+    with pytest.raises(ConflictError, match=f"latest is {first}, and was {second}"):
+        directory.move_latest(second, since=second)
+    assert directory.latest() == first
 
 
-def test_damaged_records_are_errors(workspace: Workspace) -> None:
-    run = workspace.begin_run()
-    assert workspace.record(run) is None
-    workspace.write_record(run, {"outcome": "complete"})
+def test_damaged_records_are_errors(directory: RunDirectory) -> None:
+    run = directory.begin_run()
+    assert directory.record(run) is None
+    directory.write_record(run, {"outcome": "complete"})
     key = f"runs/{run}/record.json"
-    data = workspace.files.read(key, 1000)
-    workspace.files.write(key, [data.replace(b"complete", b"completE")])
+    data = directory.files.read(key, 1000)
+    directory.files.write(key, [data.replace(b"complete", b"completE")])
     with pytest.raises(IntegrityError, match=r"record\.json is damaged"):
-        workspace.record(run)
+        directory.record(run)
     for text in (b"[1]", b"{}", b"", json.dumps({"crc32c": 1}).encode()):
-        workspace.files.write(key, [text])
+        directory.files.write(key, [text])
         with pytest.raises(IntegrityError, match=r"record\.json is damaged"):
-            workspace.record(run)
+            directory.record(run)
     with pytest.raises(FormatError, match="has no run 'nothing'"):
-        workspace.manifest("nothing")
+        directory.manifest("nothing")
 
 
-def test_old_runs_and_what_nobody_refers_to_go(workspace: Workspace) -> None:
-    for key in ("a", "b", "c", "d", "e"):
-        workspace.artefact("fit", key).begin().finish({}, {})
-    first = complete(workspace, fit="a")
-    killed = workspace.begin_run()
-    second = complete(workspace, fit="b")
-    third = complete(workspace, fit="c")
-    workspace.point_latest_at(third)
-    refused = workspace.begin_run()
-    workspace.write_manifest(refused, {"id": refused, "complete": False, "stages": {"fit": "d"}})
-    assert workspace.prune(2, refused) == [first]
-    assert workspace.runs() == sorted([killed, second, third, refused])
-    assert sorted(found.key for found in workspace.artefacts("fit")) == ["b", "c", "d"]
+def test_old_runs_and_what_nobody_refers_to_go(directory: RunDirectory) -> None:
+    first = complete(directory, fit="a")
+    killed = directory.begin_run()
+    artefact(directory, "fit", "k")
+    manifest = {"id": killed, "complete": False, "begun": ["fit-k", "fit-c"]}
+    directory.write_manifest(killed, manifest)
+    second, third = complete(directory, fit="b"), complete(directory, fit="c")
+    refused = directory.begin_run()
+    artefact(directory, "fit", "d")
+    directory.write_manifest(refused, {"id": refused, "complete": False, "stages": {"fit": "d"}})
+    assert directory.prune(2, refused) == [first]
+    assert directory.runs() == [killed, second, third, refused]
+    assert keys(directory) == ["b", "c", "d"]
+    assert not list(directory.problems())
 
 
-def test_the_latest_stays_however_old(workspace: Workspace) -> None:
-    workspace.artefact("fit", "a").begin().finish({}, {})
-    first = complete(workspace, fit="a")
-    workspace.point_latest_at(first)
-    others = [complete(workspace, fit="b") for _ in range(3)]
-    workspace.prune(1, others[-1])
-    assert workspace.runs() == [first, others[-1]]
-    assert [found.key for found in workspace.artefacts("fit")] == ["a"]
+def test_only_what_a_manifest_names_is_removed(directory: RunDirectory, tmp_path: Path) -> None:
+    directory.files.write("artefacts/thesis-figures/one.svg", [b"mine"])
+    directory.files.write("artefacts/notes.txt", [b"mine"])
+    directory.files.write("mine", [b"mine"])
+    artefact(directory, "fit", "z")
+    first = complete(directory, fit="a")
+    manifest = directory.manifest(first)
+    directory.write_manifest(first, {**manifest, "begun": ["../mine", "fit-a/../../mine", ""]})
+    second = complete(directory, fit="b")
+    assert directory.prune(1, second) == [first]
+    assert keys(directory) == ["b", "z"]
+    for name in ("artefacts/thesis-figures/one.svg", "artefacts/notes.txt", "mine"):
+        assert directory.files.read(name, 9) == b"mine"
 
 
-def test_what_was_rolled_back_is_remembered(workspace: Workspace) -> None:
-    first, _ = complete(workspace, fit="a"), complete(workspace, fit="b")
-    assert workspace.rejected() == []
-    workspace.reject_after(first)
-    assert workspace.rejected() == [{"fit": "b"}]
-    third = complete(workspace, fit="c")
-    workspace.reject_after(third)
-    assert {"fit": "c"} not in workspace.rejected()
+@pytest.mark.parametrize("year", [2000, 2090])
+def test_what_was_rejected_goes_first_whatever_the_clock_says(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, year: int
+) -> None:
+    a, b, c = (complete(directory, fit=key) for key in "abc")
+    directory.roll_back(b)
+    monkeypatch.setattr("sadih_dask.runs.directory.datetime", clock(year))
+    d = complete(directory, fit="d")
+    assert directory.lineage(d) == [d, b, a]
+    assert directory.prune(2, d) == [a, c]
+    assert directory.runs() == [b, d]
+    assert keys(directory) == ["b", "d"]
+    assert directory.roll_back(None) == (d, b)
 
 
-def test_one_run_at_a_time(workspace: Workspace) -> None:
+def test_the_latest_stays_however_old(directory: RunDirectory) -> None:
+    first, _, last = (complete(directory, fit=key) for key in "abb")
+    directory.roll_back(first)
+    directory.prune(1, last)
+    assert directory.runs() == [first, last]
+    assert keys(directory) == ["a", "b"]
+
+
+def test_nothing_is_removed_if_it_is_not_known_what_is_needed(directory: RunDirectory) -> None:
+    runs = [complete(directory, fit=key) for key in "abc"]
+    directory.files.write(f"runs/{runs[-1]}/manifest.json", [b"{}"])
+    assert directory.prune(1, runs[0]) == []
+    assert keys(directory) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("deletions", [0, 1, 2])
+def test_who_has_lost_the_lock_removes_nothing_more(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, deletions: int
+) -> None:
+    a, b = complete(directory, fit="a"), complete(directory, fit="b")
+    checks = iter(range(1 + deletions))  # the first is made before anything is removed
+
+    def check(_: WriterLock) -> None:
+        if next(checks, None) is None:
+            raise ConflictError("taken over")
+
+    monkeypatch.setattr(WriterLock, "check", check)
+    with directory.locked(), pytest.raises(ConflictError, match="taken over"):
+        directory.prune(1, b)
+    assert directory.runs() == [a, b]
+    assert keys(directory) == (["b"] if deletions > 1 else ["a", "b"])
+    assert not list(directory.problems())  # nobody goes back to what is being removed
+
+
+def test_what_was_rolled_back_is_remembered(directory: RunDirectory) -> None:
+    first, second = complete(directory, fit="a"), complete(directory, fit="b")
+    assert directory.rejected() == []
+    directory.roll_back(first)
+    assert directory.rejected() == [{"fit": "b"}]
+    third = complete(directory, fit="c")
+    directory.roll_back(second)  # neither came after the other
+    assert directory.rejected() == [{"fit": "c"}]
+    directory.roll_back(third)
+    assert directory.rejected() == [{"fit": "b"}]
+
+
+def test_a_run_of_which_something_is_gone_does_not_become_the_latest(
+    directory: RunDirectory,
+) -> None:
+    first, second = complete(directory, fit="a"), complete(directory, fit="b")
+    directory.files.delete("artefacts/fit-a/file")
+    with pytest.raises(IntegrityError, match=r"cannot become the latest: .*file is missing"):
+        directory.roll_back(first)
+    directory.files.delete("artefacts/fit-a")
+    with pytest.raises(IntegrityError, match="fit-a is gone"):
+        directory.roll_back(None)
+    assert directory.latest() == second
+    assert directory.rejected() == []
+
+
+def test_verifying_asks_for_what_manifests_name(directory: RunDirectory) -> None:
+    assert list(directory.problems()) == [f"{directory.url} has no runs"]
+    first = complete(directory, fit="a", encode="b")
+    assert not list(directory.problems())
+    made = directory.artefact("fit", "a")
+    made.write("file", b"other")
+    assert [p for p in directory.problems() if "fit-a/file is damaged" in p]
+    made.digests.clear()
+    made.finish({}, {})
+    assert [p for p in directory.problems() if "fit-a/file has no digest" in p]
+    directory.files.delete("artefacts")
+    assert len(list(directory.problems())) == 2
+    directory.files.delete(f"runs/{first}")
+    problems = list(directory.problems())
+    assert [p for p in problems if f"latest is run {first}, which is gone" in p]
+    assert is_run_directory(directory.url)
+
+
+def test_a_resumed_artefact_has_digests(directory: RunDirectory) -> None:
+    def export() -> Artefact:
+        made = directory.artefact("export", "a").begin()
+        with made.local_folder() as folder:
+            (folder / "index").write_text("all")
+        return made
+
+    export()  # killed before it could say that it was done
+    export().finish({}, {})
+    done = directory.artefact("export", "a").done()
+    assert done is not None
+    assert set(done["digests"]) == {"index"}
+    assert not list(directory.artefact("export", "a").problems())
+
+
+def test_one_run_at_a_time(directory: RunDirectory) -> None:
     with (
-        workspace.locked(),
-        pytest.raises(RunBusyError, match="held by another run: process"),
-        Workspace(workspace.url).locked(),
+        directory.locked(),
+        pytest.raises(RunBusyError, match=r"another run is at work: .* process"),
+        RunDirectory(directory.url).locked(),
     ):
         pass
-    assert not workspace.is_held()
-    with workspace.locked():
-        assert workspace.is_held()
+    assert not directory.is_held()
+    with directory.locked():
+        assert directory.is_held()

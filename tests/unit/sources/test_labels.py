@@ -57,6 +57,40 @@ def test_integers_with_given_names(tmp_path):
         open_labels(path, class_names=["a", "a"])
 
 
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [
+        (["1", "2", "unknown"], [0, 1, 1]),
+        (["01", "02", "10"], [0, 1, 1]),
+        (["2", "01", "x", "1"], [3, 0, 0]),
+        (["ant", "bee", "cat"], [1, 2, 2]),
+    ],
+)
+def test_integers_beside_names(tmp_path, names, numbers):
+    """A number among the names decides that integers are names, however it is written."""
+    path = saved(tmp_path, np.array([1, 2, 2]))
+    assert open_labels(path, class_names=names).read(0, 3).tolist() == numbers
+
+
+def test_integers_that_fit_no_name_or_two(tmp_path):
+    with pytest.raises(LabelError, match=r"y\.npy row 1: the label 3 is none of the 3 classes"):
+        open_labels(saved(tmp_path, np.array([1, 3])), class_names=["01", "02", "unknown"])
+    with pytest.raises(LabelError, match="classes '01' and '001' are the same number"):
+        open_labels(saved(tmp_path, np.array([1])), class_names=["01", "001"])
+
+
+def test_labels_of_nineteen_digits(tmp_path):
+    large = 9_223_372_036_854_775_807
+    labels = open_labels(saved(tmp_path, np.array([large, 7, large - 1])))
+    assert labels.class_names == ("7", str(large - 1), str(large))
+    assert labels.read(0, 3).tolist() == [2, 0, 1]
+    assert open_labels(saved(tmp_path, np.array([large, 7], np.uint64))).n_rows == 2
+    with pytest.raises(LabelError, match=rf"row 0: the label {large + 1} does not fit into 63"):
+        open_labels(saved(tmp_path, np.array([large + 1, 7], np.uint64)))
+    with pytest.raises(LabelError, match=r"row 1: the label 1e\+18 is not a class number"):
+        open_labels(saved(tmp_path, np.array([1, 1e18])))
+
+
 def test_missing_labels_name_file_and_row(tmp_path):
     with pytest.raises(LabelError, match=r"y\.npy row 1: the label nan is missing"):
         open_labels(saved(tmp_path, np.array([1.0, np.nan])))

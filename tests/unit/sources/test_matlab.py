@@ -2,12 +2,13 @@
 
 import pickle
 import struct
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from scipy import io, sparse
 
-from sadih_dask.errors import DtypeError, InputError, LabelError, MemoryPlanError
+from sadih_dask.errors import DtypeError, InputError, LabelError, MemoryPlanError, SadihError
 from sadih_dask.sources import list_variables, open_features, open_labels, read_class_names
 
 DATA = np.random.default_rng(0).normal(size=(40, 5))
@@ -153,20 +154,40 @@ def test_what_cannot_be_read(tmp_path):
 
 
 def test_nested_cells_are_refused_without_recursion(tmp_path):
-    nested = cells("a")
-    for _ in range(50):
-        nested = cells(nested)
-    io.savemat(tmp_path / "x.mat", {"names": nested})
-    with pytest.raises(DtypeError, match="cell 0: does not hold one line of text"):
+    """So many levels overflow the stack of a reader that follows them."""
+    element = struct.pack("<2I", 14, 0)
+    heads, length = [], len(element)
+    for name in [b""] * 20_000 + [b"vehicles"]:
+        head = struct.pack("<4I", 6, 8, 1, 0) + struct.pack("<2I2i", 5, 8, 1, 1)
+        head += struct.pack("<2I", 1, len(name)) + name
+        heads.append(struct.pack("<2I", 14, length + len(head)) + head)
+        length += len(heads[-1])
+    header = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM"
+    (tmp_path / "x.mat").write_bytes(header + b"".join(reversed(heads)) + element)
+    with pytest.raises(DtypeError, match=r"x\.mat:vehicles cell 0: does not hold one line of text"):
         open_labels(tmp_path / "x.mat")
 
 
-def test_a_compressed_variable_must_fit_into_memory(tmp_path):
+@pytest.mark.parametrize("value", [DATA, sparse.csc_matrix(DATA > 1), cells("a", "b")])
+def test_any_wrong_byte_in_the_headers_is_survived(tmp_path, value):
+    """Wrong element types and sizes are what other readers crash on."""
+    io.savemat(tmp_path / "x.mat", {"data": value})
+    whole = (tmp_path / "x.mat").read_bytes()
+    for at in range(128, 208):
+        for byte in (0, 5, 232):
+            (tmp_path / "x.mat").write_bytes(whole[:at] + bytes([byte]) + whole[at + 1 :])
+            with suppress(SadihError):
+                open_labels(tmp_path / "x.mat", "data")
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_a_compressed_variable_must_fit_into_memory(tmp_path, transpose):
     io.savemat(tmp_path / "x.mat", {"data": DATA}, do_compression=True)
-    with pytest.raises(MemoryPlanError, match=r"x\.mat:data: .*Save it uncompressed"):
-        open_features(tmp_path / "x.mat", memory_limit=1000)
-    # by column means by row of the transposed: streamed, so no limit applies
-    assert open_features(tmp_path / "x.mat", transpose=True, memory_limit=1000).n_rows == 5
+    with pytest.raises(MemoryPlanError, match=r"x\.mat:data: .*Save it with -v7\.3 or as \.npy"):
+        open_features(tmp_path / "x.mat", transpose=transpose, memory_limit=1000)
+    # read in place, so no limit applies
+    io.savemat(tmp_path / "x.mat", {"data": DATA})
+    assert open_features(tmp_path / "x.mat", memory_limit=1000).n_rows == 40
 
 
 def test_label_counts_are_checked(tmp_path):
