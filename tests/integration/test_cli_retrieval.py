@@ -322,10 +322,10 @@ def test_other_kinds_of_index(folder: Path, here: Here, tmp_path: Path) -> None:
         here("export", codes, target, "--kind", kind, *form, "-q")
         assert faiss.read_index_binary(str(target)).ntotal == N_DATABASE
     _, err = here("export", codes, tmp_path / "ivf.faiss", "-q", code=1)
-    assert "replace it with --overwrite" in err
+    assert "Replace it with --overwrite" in err
     shape = ("--kind", "multihash", "--hashes", 3, "--hash-bits", 6)
     _, err = here("export", codes, tmp_path / "no.faiss", *shape, code=1)
-    assert "use fewer tables (--hashes) or shorter keys (--hash-bits)" in err
+    assert "Use fewer tables (--hashes) or shorter keys (--hash-bits)" in err
     assert not (tmp_path / "no.faiss").exists()
 
 
