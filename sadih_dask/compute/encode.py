@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
 import dask.array as da
 import numpy as np
+from dask._task_spec import DataNode
 from dask.highlevelgraph import HighLevelGraph
 
-from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.run import Progress, run, share, unique_name
+from sadih_dask.compute.rows import Renumbering, StoreRows, numbering_of_store
+from sadih_dask.compute.run import Progress, unique_name
 from sadih_dask.compute.tree import fill
 from sadih_dask.errors import LabelError
 from sadih_dask.files.redaction import redact
@@ -51,24 +53,38 @@ class HashRows:
 
 @dataclass(frozen=True, eq=False)
 class LookUpLabels:
-    """The learned codes of rows with known labels."""
+    """The learned codes of rows with known labels, which may number classes in their own way."""
 
     groups: LabelGroups
     label_codes: Bytes
+    numbering: Renumbering | None = None
     array: Literal["labels"] = "labels"
+
+    @classmethod
+    def in_store(
+        cls,
+        groups: LabelGroups,
+        label_codes: Bytes,
+        classes: Array,
+        names: Sequence[str],
+        store: FeatureStore,
+    ) -> LookUpLabels:
+        """Codes of learned classes for the labels of a store; see `numbering_of_store`."""
+        if classes.dtype.kind not in "SU":
+            groups = groups.relabel(classes.astype(np.int64), int(classes.max()) + 1)
+        return cls(groups, label_codes, numbering_of_store(store, classes, names))
 
     def __call__(self, labels: Array, first_row: int) -> Bytes:
         """Packed codes of a block."""
-        if labels.ndim == 1 and len(labels):
-            high = max(self.groups.n_classes, int(labels.max()) + 1)
-            return LookUpLabels(self.groups.widen(high), self.label_codes).of(
-                *group_rows(labels, high, first_row), first_row
-            )
-        return self.of(*group_rows(labels, self.groups.n_classes, first_row), first_row)
+        columns = self.groups.n_classes if labels.ndim == 2 else None
+        if self.numbering is not None:
+            labels, columns = self.numbering(labels, first_row), None
+        return self.of(*group_rows(labels, columns, first_row), first_row)
 
     def of(self, groups: LabelGroups, ids: Ints, first_row: int = 0) -> Bytes:
         """Packed codes of rows whose label groups are known."""
-        place = self.groups.find(groups)[ids]
+        n_classes = max(self.groups.n_classes, groups.n_classes)
+        place = self.groups.widen(n_classes).find(groups.widen(n_classes))[ids]
         unknown = np.flatnonzero(place < 0)
         if len(unknown):
             raise LabelError(
@@ -80,10 +96,14 @@ class LookUpLabels:
 
 
 def hash_lazily(features: da.Array, encoder: HashRows, block_rows: int) -> da.Array:
-    """Codes of a Dask array, as one; every chunk of rows is hashed by itself."""
+    """Codes of a Dask array, as one; every chunk of rows is hashed by itself.
+
+    The hash function is a task of the graph like any other: the result can be computed on every
+    scheduler, by another client or after a restart, any number of times.
+    """
     whole = features.rechunk({1: -1})
     name, shared = unique_name("hash"), unique_name("encoder")
-    layer: dict[Any, Any] = {shared: share(encoder)}
+    layer: dict[Any, Any] = {shared: DataNode(shared, encoder)}
     for k, first in enumerate(accumulate(whole.chunks[0][:-1], initial=0)):
         row = 0 if math.isnan(first) else first  # where lengths are unknown, so are the rows
         layer[name, k, 0] = (_hash_chunk, (whole.name, k, 0), row, shared, block_rows)
@@ -97,15 +117,6 @@ def _hash_chunk(features: Array, first_row: int, encoder: HashRows, block_rows: 
         for rows in canonical_blocks(len(features), block_rows)
     ]
     return np.concatenate(parts) if parts else np.zeros((0, encoder.n_bytes), np.uint8)
-
-
-def computed(codes: da.Array) -> Bytes:
-    """Codes that were hashed lazily; what goes wrong with a cluster is a ClusterError here too."""
-    key = unique_name("codes")
-    chunks = [(codes.name, k, 0) for k in range(codes.numblocks[0])]
-    graph: dict[Any, Any] = {**dict(codes.__dask_graph__()), key: (np.concatenate, chunks)}
-    found: Bytes = run(graph, key, codes.name)
-    return found
 
 
 def write_codes(

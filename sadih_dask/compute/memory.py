@@ -21,7 +21,7 @@ from distributed.system import MEMORY_LIMIT
 from sadih_dask.compute.remote import identity_of
 from sadih_dask.compute.rows import Rows
 from sadih_dask.compute.run import current_client, default_workers
-from sadih_dask.errors import LabelError, MemoryPlanError
+from sadih_dask.errors import Argument, LabelError, MemoryPlanError, Remedy
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.problem import MAX_GROUPS
 from sadih_dask.learning.statistics import MERGE_FAN_IN, compute_dtype
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 CONFIG_KEY = "sadih.memory-limit"
 """Dask configuration (or DASK_SADIH__MEMORY_LIMIT) for the memory a process may use."""
 
-INTERPRETER = 220 * 2**20
+INTERPRETER = 230 * 2**20
 """Python with NumPy, SciPy, Dask and scikit-learn loaded."""
 SMALLEST_BLOCK = 256
 SOLVE_COPIES = 7
@@ -221,19 +221,20 @@ def _fit_plan(shape: ScanShape, block_rows: int, threads: int, allowed: int) -> 
     while smaller > SMALLEST_BLOCK:
         smaller //= 2
         if plan_scan(shape, smaller, threads).total <= allowed:
-            remedy = f"block_rows={smaller} would fit"
+            remedy = Remedy("{} would fit", Argument("block_rows", smaller))
             break
     else:
         columns = "features" if shape.n_anchors is None else "anchors"
-        remedy = (
-            f"no block size fits, because statistics of {shape.n_anchors or shape.n_features} "
-            f"{columns} and {shape.n_groups} label groups take {format_bytes(plan.partial)} each "
-            f"and the sample {format_bytes(plan.sample)}; use fewer {columns}, fewer threads"
+        remedy = Remedy(
+            f"No block size fits, because statistics of {shape.width} {columns} and "
+            f"{shape.n_groups} label groups take {format_bytes(plan.partial)} each and the sample "
+            f"{format_bytes(plan.sample)}; use fewer {columns}, fewer threads"
             f"{', fewer folds or queries' if shape.n_folds else ''} or more memory"
         )
     raise MemoryPlanError(
         f"the scan was not started: {plan}, but {format_bytes(allowed)} are allowed "
-        f"(dask configuration {CONFIG_KEY!r}); {remedy}"
+        f"(dask configuration {CONFIG_KEY!r})",
+        remedy=remedy,
     )
 
 

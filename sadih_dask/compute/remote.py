@@ -7,86 +7,34 @@ Waiting for a cluster, but never for ever.
 
 The thread that wants a result waits for it and, now and then, asks the scheduler how things stand.
 A scheduler that does not answer, or one whose workers are all gone or out of memory, is an error
-after a while. The questions run on the client's own loop, one at a time: none blocks the wait, and
+after a while; one without any worker has been given work, so a cluster that adapts to it starts
+some meanwhile. The questions run on the client's own loop, one at a time: none blocks the wait, and
 no thread is left behind that could still speak when the work is over.
 """
 
 from __future__ import annotations
 
-import logging
 from asyncio import run_coroutine_threadsafe
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future as Handle
 from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import monotonic, sleep
+from threading import Lock
+from time import monotonic
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import dask
 from dask.delayed import Delayed
 from dask.utils import parse_timedelta
 from distributed import Future
 from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
-from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
 
 from sadih_dask.compute.blas import limited
-from sadih_dask.errors import ClusterError
+from sadih_dask.errors import Argument, ClusterError, Remedy
 
-logger = logging.getLogger(__name__)
-
-ATTEMPTS = 3
-"""How often a pass is begun when the cluster loses what was sent to it."""
-SENDINGS = 8
-"""How often a value is sent when workers die while they get it."""
-
-
-class _WorkerDied(Exception):
-    """A worker went away while the scheduler spoke to it."""
-
-
-_DIED_MEANWHILE = (_WorkerDied, KeyError)
-"""KeyError is what the scheduler itself raises when it looks for such a worker."""
-_sent: WeakKeyDictionary[Future[Any], Any] = WeakKeyDictionary()
-
-
-def send(client: Any, value: Any) -> Future[Any]:
-    """Put a value on every worker; once more if one dies while it is being sent to."""
-    for attempt in range(1, SENDINGS + 1):
-        try:
-            with conversation(client):
-                future = _send_once(client, value)
-        except _DIED_MEANWHILE as error:
-            if attempt == SENDINGS:
-                raise ClusterError(
-                    f"{name_of(client)} could not send data to its workers, as these keep dying "
-                    f"({type(error).__name__}: {error}). Their logs say why. {LOST}"
-                ) from error
-            logger.warning("a worker died while data were sent to it; they are sent again")
-            sleep(INTERVAL)
-        else:
-            break
-    _sent[future] = value
-    return future
-
-
-def _send_once(client: Any, value: Any) -> Future[Any]:
-    # Whether there are workers is judged while waiting; that must come before scatter gives up.
-    patience = configured(WORKER_TIMEOUT) + 20 * INTERVAL
-    # A list of one: the elements of a tuple or a list would be scattered one by one.
-    sending = client.scatter(
-        [value], broadcast=True, hash=False, timeout=patience, asynchronous=True
-    )
-    try:
-        future: Future[Any]
-        [future] = settle(client, sending)
-    except CommClosedError as error:
-        # The scheduler's connection to a worker, or ours to the scheduler: does it still answer?
-        settle(client, client.scheduler.identity(n_workers=0))
-        raise _WorkerDied(str(error)) from error
-    return future
+_submitting = Lock()
 
 
 def identity_of(client: Any, n_workers: int = -1) -> dict[str, Any]:
@@ -121,39 +69,23 @@ def run_on_cluster(
     counted: str,
     report: Callable[[int], None] | None,
 ) -> Any:
-    """Compute one key; once more if the cluster has lost a shared value.
+    """Compute one key.
 
-    Workers that die are replaced and their tasks repeated by the scheduler. Only a value that was
-    sent from here, and that no other worker has a copy of, it cannot make again.
+    Workers that die are replaced and their tasks repeated by the scheduler: it has the recipe of
+    everything in the graph.
     """
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return _run_once(client, graph, key, counted, report)
-        except (FutureCancelledError, FuturesCancelledError) as error:
-            shared = {name: value for name, value in graph.items() if isinstance(value, Future)}
-            gone = "scheduler-connection-lost" in str(error)
-            if gone or not shared or attempt == ATTEMPTS:
-                what = "is gone: the connection was lost" if gone else f"has cancelled it: {error}"
-                raise ClusterError(f"{name_of(client)} {what}. {LOST}") from error
-            logger.warning("a worker died with data that had no copy; the pass starts again")
-            again = {name: send(client, _sent[future]) for name, future in shared.items()}
-            graph = {**graph, **again}
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _run_once(
-    client: Any,
-    graph: Mapping[Any, Any],
-    key: Any,
-    counted: str,
-    report: Callable[[int], None] | None,
-) -> Any:
-    with conversation(client):
+    # Shared values are in the graph, once, by intention: see `sadih_dask.compute.tree.Tasks`.
+    no_warning = {"distributed.admin.large-graph-warning-threshold": "1TiB"}
+    with conversation(client), _submitting, dask.config.set(no_warning):
         future = client.compute(Delayed(key, {name: limited(task) for name, task in graph.items()}))
     try:
         return settle(client, _result(future), counted, report)
+    except (FutureCancelledError, FuturesCancelledError) as error:
+        gone = "scheduler-connection-lost" in str(error)
+        what = "is gone: the connection was lost" if gone else f"has cancelled it: {error}"
+        raise ClusterError(f"{name_of(client)} {what}. {LOST}") from error
     except (KilledWorker, NoWorkerError, NoValidWorkerError) as error:
-        raise ClusterError(_verdict(error, graph)) from error
+        raise _verdict(error, graph) from error
     except (OSError, ClosedClientError):
         if future.status == "error":  # raised by a task, on a worker
             raise
@@ -168,21 +100,25 @@ async def _result(future: Future[Any]) -> Any:
 
 
 def _let_go(future: Future[Any]) -> None:
-    """Stop what still runs, and forget what was cancelled: another attempt has the same keys."""
+    """Stop what still runs."""
     if future.client.status == "running" and future.status != "finished":
         future.cancel()
 
 
-def _verdict(error: KilledWorker | NoWorkerError | NoValidWorkerError, graph: Any) -> str:
+def _verdict(error: KilledWorker | NoWorkerError | NoValidWorkerError, graph: Any) -> ClusterError:
     task = _in_words(error.task, graph)
-    if isinstance(error, KilledWorker):
-        return (
-            f"{task} has ended {error.allowed_failures + 1} workers one after the other, the last "
-            f"at {error.last_worker.address}. Most likely they ran out of memory: start workers "
-            "with more (dask worker --memory-limit) or take smaller blocks (block_rows). Their "
-            "logs say more"
+    if not isinstance(error, KilledWorker):
+        return ClusterError(
+            f"no worker took {task} for {error.timeout:.0f} s. Start workers: dask worker ADDRESS"
         )
-    return f"no worker took {task} for {error.timeout:.0f} s. Start workers: dask worker ADDRESS"
+    return ClusterError(
+        f"{task} has ended {error.allowed_failures + 1} workers one after the other, the last at "
+        f"{error.last_worker.address}. Most likely they ran out of memory; their logs say more",
+        remedy=Remedy(
+            "Start workers with more (dask worker --memory-limit), or take a smaller {}",
+            Argument("block_rows"),
+        ),
+    )
 
 
 def _in_words(key: Any, graph: Any) -> str:
@@ -203,7 +139,7 @@ Result = TypeVar("Result")
 
 SCHEDULER_TIMEOUT = "sadih.scheduler-timeout", "30s"
 """Dask configuration, and its default: how long a scheduler may be silent."""
-WORKER_TIMEOUT = "sadih.worker-timeout", "60s"
+WORKER_TIMEOUT = "sadih.worker-timeout", "300s"
 """Dask configuration, and its default: how long there may be no worker that takes tasks."""
 INTERVAL = 0.25
 """Seconds between two questions."""

@@ -10,15 +10,17 @@ Labels of queries and of database rows, as evaluation reads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import dask.array as da
 import numpy as np
 import scipy.sparse as sp
+from dask.base import optimize
 
-from sadih_dask.errors import InputError, LabelError
+from sadih_dask.compute.run import computed
+from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.stores import FeatureStore
 from sadih_dask.types import Array, Ints
@@ -185,7 +187,8 @@ class LazyRows:
 
     def take(self, name: str, rows: Ints) -> Array:
         """Single rows; the chunks that hold any are computed for it."""
-        return np.asarray(getattr(self, name)[rows].compute())
+        (wanted,) = optimize(getattr(self, name)[rows])
+        return computed(wanted)
 
 
 ReadableRows: TypeAlias = ArrayRows | StoreRows
@@ -301,9 +304,10 @@ class ArrayLabels:
 
 @dataclass(frozen=True)
 class StoreLabels:
-    """Labels of a feature store, grouped block by block."""
+    """Labels of a feature store, grouped block by block, in another numbering if one is given."""
 
     store: FeatureStore
+    numbering: Renumbering | None = None
 
     local = False
 
@@ -316,54 +320,142 @@ class StoreLabels:
         """Label groups of rows ``[start, stop)``, block by block; every chunk is read once."""
         rows = StoreRows(self.store, 0, self.store.n_rows)
         for row, labels in rows.blocks("labels", start, stop, block_rows):
-            yield group_rows(labels, first_row=row)
+            yield _grouped(labels, self.numbering, row)
 
 
 Labels: TypeAlias = ArrayLabels | StoreLabels
+
+
+@dataclass(frozen=True, eq=False)
+class Renumbering:
+    """The number of each class in a numbering that two collections share."""
+
+    numbers: Ints
+    n_classes: int
+
+    @classmethod
+    def of_names(cls, names: Sequence[str], known: Sequence[str]) -> Renumbering:
+        """Classes by name in the order of ``known``; those that it lacks come after it.
+
+        >>> Renumbering.of_names(["dog", "ant"], ["ant", "bee"]).numbers.tolist()
+        [2, 0]
+        """
+        place = {name: number for number, name in reversed(list(enumerate(known)))}
+        new = (name for name in dict.fromkeys(names) if name not in place)
+        place.update((name, number) for number, name in enumerate(new, len(known)))
+        numbers = np.array([place[name] for name in names], np.int64)
+        return cls(numbers, max(len(known), int(numbers.max(initial=-1)) + 1))
+
+    def __call__(self, labels: Array, first_row: int = 0) -> Any:
+        """Labels of some rows, class numbers or multi-hot, in the shared numbering."""
+        if labels.ndim == 2:
+            rows = sp.csr_array(labels)
+            parts = rows.data, self.numbers[rows.indices], rows.indptr
+            return sp.csr_array(parts, shape=(len(labels), self.n_classes))
+        if len(unnamed := np.flatnonzero((labels < 0) | (labels >= len(self.numbers)))):
+            raise LabelError(
+                f"the label of row {first_row + unnamed[0]} is {labels[unnamed[0]]}, but only "
+                f"{len(self.numbers)} classes have names ({len(unnamed)} such rows); give every "
+                "class a name"
+            )
+        return self.numbers[labels]
+
+
+def share_numbering(
+    names: Sequence[str] | None, other: Sequence[str] | None
+) -> tuple[Renumbering | None, Renumbering | None]:
+    """How the classes of two collections get one numbering; None: as they are numbered now.
+
+    Classes are the same when their names are. Numbers, that is classes without names (None), meet
+    names that are numerals: class 7 is the class that is called "7".
+    """
+    if names == other:
+        return None, None
+    if names is not None and other is not None:
+        return Renumbering.of_names(names, names), Renumbering.of_names(other, names)
+    named = names if other is None else other
+    if named is None or not all(name.isdecimal() and str(int(name)) == name for name in named):
+        raise LabelError(
+            "one side has class names and the other class numbers, which cannot be compared: "
+            f"{', '.join(map(repr, (named or ())[:3]))} ... Use one kind for both"
+        )
+    numbers = np.array([int(name) for name in named], np.int64)
+    found = Renumbering(numbers, int(numbers.max(initial=-1)) + 1)
+    return (found, None) if other is None else (None, found)
+
+
+def numbering_of_store(
+    store: FeatureStore, classes: Array, names: Sequence[str]
+) -> Renumbering | None:
+    """How labels of a store get the numbers of learned classes; None: they have them already.
+
+    ``classes`` are names, each numbered by its place, or numbers from ``names``, if that lists any.
+    """
+    if classes.dtype.kind in "SU":
+        names = [str(name) for name in classes]
+        if not store.class_names:
+            raise LabelError(
+                f"the model knows classes like {names[0]!r}, and {store.url} has class numbers "
+                "without names; the two cannot be compared"
+            )
+    if not names or not store.class_names or list(names) == list(store.class_names):
+        return None
+    return Renumbering.of_names(store.class_names, names)
+
+
+def check_labelled(store: FeatureStore) -> None:
+    """Refuse a store without labels."""
+    if "labels" not in store.arrays:
+        raise LabelError(
+            f"{store.url} has no labels", remedy=Remedy("Ingest it with {}", Argument("labels"))
+        )
 
 
 def open_labels(database: Any, queries: Any) -> tuple[Labels, ArrayLabels]:
     """Labels of both, in one numbering.
 
     Each is an array, one class a row or multi-hot (dense or sparse), or a feature store that has
-    labels. Class names become numbers where both are in memory.
+    labels. Classes of one name are the same, however each side numbers them; columns of multi-hot
+    arrays have no names and are taken as they stand.
     """
     for labels, what in ((database, "the database"), (queries, "queries")):
         if labels is None:
             raise LabelError(
                 f"{what}: no labels were given; pass an array or the FeatureStore that holds them"
             )
-        if isinstance(labels, FeatureStore) and "labels" not in labels.arrays:
-            raise LabelError(f"{labels.url} has no labels; ingest it with --labels")
-    asked = queries.read("labels") if isinstance(queries, FeatureStore) else _as_array(queries)
-    if isinstance(database, FeatureStore):
-        _check_forms(database.shape("labels")[1:], asked.shape[1:])
-        return StoreLabels(database), ArrayLabels(*group_rows(asked))
-    stored = _as_array(database)
-    _check_forms(stored.shape[1:], asked.shape[1:])
-    if stored.ndim == 1 and (stored.dtype.kind in "SUO" or asked.dtype.kind in "SUO"):
-        stored, asked = _numbered(stored, asked)
-    return ArrayLabels(*group_rows(stored)), ArrayLabels(*group_rows(asked))
-
-
-def _as_array(labels: Any) -> Any:
-    return labels if sp.issparse(labels) else np.asarray(labels)
-
-
-def _check_forms(database: tuple[int, ...], queries: tuple[int, ...]) -> None:
-    if database != queries:
+        if isinstance(labels, FeatureStore):
+            check_labelled(labels)
+    (stored, form, known), (asked, asked_form, names) = _named(database), _named(queries)
+    numberings: tuple[Renumbering | None, Renumbering | None] = None, None
+    if len(form) == len(asked_form) and not any(
+        len(form) == 1 and not isinstance(labels, FeatureStore) for labels in (database, queries)
+    ):
+        numberings = share_numbering(known, names)
+    if form != asked_form and (len(form) != len(asked_form) or numberings == (None, None)):
         raise LabelError(
-            f"labels of database rows have shape {database} and those of queries {queries}; both "
+            f"labels of database rows have shape {form} and those of queries {asked_form}; both "
             "must be one class a row, or rows of 0 and 1 over the same classes"
         )
+    if isinstance(asked, FeatureStore):
+        asked = asked.read("labels")
+    rest = ArrayLabels(*_grouped(asked, numberings[1]))
+    if isinstance(stored, FeatureStore):
+        return StoreLabels(stored, numberings[0]), rest
+    return ArrayLabels(*_grouped(stored, numberings[0])), rest
 
 
-def _numbered(stored: Array, asked: Array) -> tuple[Array, Array]:
-    """Class names as numbers."""
-    if (stored.dtype.kind in "SUO") != (asked.dtype.kind in "SUO"):
-        raise LabelError(
-            "labels of the database and of the queries are class names and class numbers; use one "
-            "kind for both"
-        )
-    _, numbers = np.unique(np.concatenate([stored, asked]), return_inverse=True)
-    return numbers[: len(stored)], numbers[len(stored) :]
+def _named(labels: Any) -> tuple[Any, tuple[int, ...], tuple[str, ...] | None]:
+    """Labels as a store or as numbers in an array, columns, and names of the classes, if any."""
+    if isinstance(labels, FeatureStore):
+        return labels, labels.shape("labels")[1:], labels.class_names or None
+    array: Any = labels if sp.issparse(labels) else np.asarray(labels)
+    if array.dtype.kind not in "SUO" or array.ndim != 1:
+        return array, array.shape[1:], None
+    names, numbers = np.unique(array.astype(str), return_inverse=True)
+    return numbers, (), tuple(names.tolist())
+
+
+def _grouped(labels: Any, numbering: Renumbering | None, first_row: int = 0) -> Groups:
+    if numbering is not None:
+        labels = numbering(labels, first_row)
+    return group_rows(labels, first_row=first_row)

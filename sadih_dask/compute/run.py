@@ -13,19 +13,19 @@ from uuid import uuid4
 
 import dask
 import dask.array as da
+import numpy as np
 from dask.base import get_scheduler
 from dask.callbacks import Callback
 from dask.delayed import Delayed
-from distributed.protocol.pickle import dumps
 
 from sadih_dask.compute.blas import one_blas_thread
-from sadih_dask.compute.remote import count_threads, run_on_cluster, send
+from sadih_dask.compute.remote import count_threads, run_on_cluster
+from sadih_dask.errors import ClusterError
+from sadih_dask.types import Array
 
 Graph: TypeAlias = Mapping[Any, Any]
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of finished and of all tasks that count as progress."""
-SMALL_VALUE = 2**16
-"""Bytes of a value that may travel in a graph."""
 
 
 def unique_name(purpose: str) -> str:
@@ -35,7 +35,13 @@ def unique_name(purpose: str) -> str:
 
 def current_client() -> Any | None:
     """The distributed client that Dask would use now, or None for a local scheduler."""
-    scheduler = get_scheduler()
+    try:
+        scheduler = get_scheduler()
+    except RuntimeError as error:
+        raise ClusterError(
+            f"this call waits for tasks, in the event loop that runs them ({error}). Call it in a "
+            "thread: await asyncio.to_thread(model.fit, X, y)"
+        ) from error
     client = getattr(scheduler, "__self__", None)
     return client if hasattr(client, "scatter") else None
 
@@ -43,19 +49,6 @@ def current_client() -> Any | None:
 def is_lazy(value: Any) -> bool:
     """Whether a value is a Dask array."""
     return isinstance(value, da.Array)
-
-
-def share(value: Any, local: bool = False) -> Any:
-    """Put a value that many tasks read where they can reach it, once.
-
-    On a cluster a large value is sent to the workers and a reference travels in the graph; on
-    threads the object itself is referred to. Small ones travel in the graph, where no dying worker
-    can take them along.
-    """
-    client = None if local else current_client()
-    if client is None or len(dumps(value)) <= SMALL_VALUE:
-        return value
-    return send(client, value)
 
 
 def run(
@@ -75,6 +68,16 @@ def run(
     wanted = Delayed(key, graph)
     with one_blas_thread(), _local_progress(counted, total, progress):
         return wanted.compute(scheduler="threads") if local else wanted.compute()
+
+
+def computed(array: da.Array) -> Array:
+    """A Dask array, in memory; what goes wrong with a cluster is a ClusterError here too."""
+    whole = array.rechunk(dict.fromkeys(range(1, array.ndim), -1))
+    key, zeros = unique_name("values"), (0,) * (whole.ndim - 1)
+    chunks = [(whole.name, k, *zeros) for k in range(whole.numblocks[0])]
+    graph: Graph = {**dict(whole.__dask_graph__()), key: (np.concatenate, chunks)}
+    found: Array = run(graph, key, whole.name)
+    return found
 
 
 def _count(graph: Graph, counted: str) -> int:

@@ -24,7 +24,8 @@ from sadih_dask.compute.checkpoint import (
 )
 from sadih_dask.compute.reduction import BlockReduction, Partial, Resumable
 from sadih_dask.compute.rows import LazyRows, ReadableRows, Rows, StoreRows
-from sadih_dask.compute.run import Progress, run, share, total_threads, unique_name
+from sadih_dask.compute.run import Progress, total_threads
+from sadih_dask.compute.tree import Tasks
 from sadih_dask.errors import InputError
 from sadih_dask.learning.statistics import MERGE_FAN_IN, merge_in_order
 from sadih_dask.types import Array
@@ -49,17 +50,15 @@ def scan(
     if rows.n_rows == 0:
         raise InputError("there are no rows to learn from")
     parts = _parts(rows, reduction, checkpoint)
-    name, shared, top = unique_name("scan"), unique_name("reduction"), unique_name("result")
-    graph: dict[Any, Any] = {shared: share(reduction, rows.local)}
+    tasks = Tasks("scan", rows.local)
+    shared = tasks.share(reduction, "reduction")
     counts: list[Any] = []
     if isinstance(rows, LazyRows):
-        leaves = _array_leaves(graph, name, shared, rows, reduction.block_rows)
+        leaves = _array_leaves(tasks, shared, rows, reduction.block_rows)
     else:
-        tasks = _RangeTasks(graph, name, shared, rows, reduction.block_rows, parts)
-        leaves, counts = tasks.add()
-    graph[top] = (_with_sum, _fold(graph, leaves), counts)
-    n_tasks = sum(1 for key in graph if key[0] == name)
-    result, n_loaded = run(graph, top, name, going_on(progress, parts, n_tasks), rows.local)
+        leaves, counts = _RangeTasks(tasks, shared, rows, reduction.block_rows, parts).add()
+    top = tasks.after("result", _with_sum, tasks.fold(leaves, _merge), counts)
+    result, n_loaded = tasks.run(top, going_on(progress, parts, tasks.n_tasks))
     if checkpoint is not None:
         checkpoint.n_rows_loaded = n_loaded
     return result
@@ -97,87 +96,78 @@ class _RangeTasks:
     """
 
     def __init__(
-        self,
-        graph: dict[Any, Any],
-        name: str,
-        shared: str,
-        rows: ReadableRows,
-        block_rows: int,
-        parts: Parts,
+        self, tasks: Tasks, shared: str, rows: ReadableRows, block_rows: int, parts: Parts
     ) -> None:
-        self._graph = graph
-        self._name = name
+        self._tasks = tasks
         self._shared = shared
         self._block = block_rows
         self._node = _node_rows(rows, block_rows)
         self._parts = parts
-        self._source, self._files = unique_name("rows"), unique_name("files")
-        self._loading = unique_name("load")
+        self._source, self._files = tasks.share(rows, "rows"), tasks.share(parts.files, "files")
         starts = [row for part in parts.to_read for row in range(*part, self._node)]
         tail = min(TAIL_NODES * total_threads(rows.local), MOST_TAIL_NODES)
         if rows.chunk_rows > block_rows:
             tail = 0
         self._cut = set(starts[max(0, len(starts) - tail) :])
-        graph[self._source] = rows
-        if parts.files is not None:
-            graph[self._files] = parts.files
 
     def add(self) -> tuple[list[Any], list[Any]]:
         """Add all tasks; return the keys of the parts' results, and of counts of loaded rows."""
         leaves, counts = [], []
         for first, last in self._parts.ranges:
             if (first, last) in self._parts.loadable:
-                leaf, count = self._load(first, last)
-                counts.append(count)
+                both = self._after("load", _load_range, first, last, self._source)
+                leaves.append(self._tasks.after("loaded", itemgetter(0), both))
+                counts.append(self._tasks.after("count", itemgetter(1), both))
             else:
-                leaf = self._read(first, last)
-            leaves.append(leaf)
+                leaves.append(self._read(first, last))
         return leaves, counts
-
-    def _load(self, first: int, last: int) -> tuple[str, str]:
-        both = (self._loading, first)
-        job = self._files, self._source, first, last, self._parts.columns, self._shared
-        self._graph[both] = (_load_range, *job)
-        leaf, count = unique_name("loaded"), unique_name("count")
-        self._graph |= {leaf: (itemgetter(0), both), count: (itemgetter(1), both)}
-        return leaf, count
 
     def _read(self, first: int, last: int) -> Any:
         step = self._node
-        top = _fold(
-            self._graph,
-            [self._read_node(row, min(row + step, last)) for row in range(first, last, step)],
-        )
-        if self._parts.files is None:
-            return top
-        key = unique_name("kept")
-        columns = self._parts.columns
-        self._graph[key] = (keep, self._files, first, last, columns, top, self._shared)
-        return key
+        nodes = [self._read_node(row, min(row + step, last)) for row in range(first, last, step)]
+        top = self._tasks.fold(nodes, _merge)
+        return top if self._parts.files is None else self._after("kept", keep, first, last, top)
+
+    def _after(self, purpose: str, function: Any, first: int, last: int, given: str) -> str:
+        """A task with the file of a part."""
+        job = self._files, first, last, self._parts.columns, given, self._shared
+        return self._tasks.after(purpose, function, *job)
 
     def _read_node(self, start: int, stop: int) -> Any:
         step = self._block if start in self._cut else self._node
-        keys = []
-        for row in range(start, stop, step):
-            key = (self._name, row // self._block)
-            self._graph[key] = (_scan_range, self._source, row, min(row + step, stop), self._shared)
-            keys.append(key)
-        return _chain(self._graph, keys)
+        blocks = [
+            self._tasks.add(
+                (row // self._block,),
+                _scan_range,
+                self._source,
+                row,
+                min(row + step, stop),
+                self._shared,
+            )
+            for row in range(start, stop, step)
+        ]
+        return self._tasks.chain(blocks, _merge)
 
 
-def _array_leaves(
-    graph: dict[Any, Any], name: str, shared: str, rows: LazyRows, block_rows: int
-) -> list[Any]:
+def _array_leaves(tasks: Tasks, shared: str, rows: LazyRows, block_rows: int) -> list[Any]:
     """Tasks on blocks that are cut from the chunks of Dask arrays; each chunk is computed once."""
     features = rows.features.rechunk((block_rows, -1))
     labels = rows.labels.rechunk((block_rows, *(-1 for _ in rows.labels.shape[1:])))
     zeros = (0,) * (labels.ndim - 1)
-    leaves = [(name, k) for k in range(features.numblocks[0])]
-    for _, k in leaves:
-        blocks = (features.name, k, 0), (labels.name, k, *zeros)
-        graph[name, k] = (_scan_block, *blocks, k * block_rows, shared)
-    graph |= HighLevelGraph.merge(features.__dask_graph__(), labels.__dask_graph__()).to_dict()
-    return leaves
+    tasks.graph |= HighLevelGraph.merge(
+        features.__dask_graph__(), labels.__dask_graph__()
+    ).to_dict()
+    return [
+        tasks.add(
+            (k,),
+            _scan_block,
+            (features.name, k, 0),
+            (labels.name, k, *zeros),
+            k * block_rows,
+            shared,
+        )
+        for k in range(features.numblocks[0])
+    ]
 
 
 def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: BlockReduction[Any]) -> Any:
@@ -192,7 +182,7 @@ def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: BlockReduc
 
 
 def _load_range(
-    files: PartFiles, rows: ReadableRows, start: int, stop: int, columns: int, reduction: Any
+    files: PartFiles, start: int, stop: int, columns: int, rows: ReadableRows, reduction: Any
 ) -> tuple[Any, int]:
     """The result of a part that is on file, or of its rows if the file is damaged; rows loaded."""
     found = load(files, start, stop, reduction)
@@ -214,24 +204,3 @@ def _with_sum(result: Any, counts: list[int]) -> tuple[Any, int]:
 
 def _merge(one: Any, other: Any) -> Any:
     return one.merge(other)
-
-
-def _fold(graph: dict[Any, Any], nodes: list[Any]) -> Any:
-    """Add the tree of merges above blocks, or above nodes of equal level, and return its root."""
-    while len(nodes) > 1:
-        starts = range(0, len(nodes), MERGE_FAN_IN)
-        nodes = [_chain(graph, nodes[start : start + MERGE_FAN_IN]) for start in starts]
-    return nodes[0]
-
-
-def _chain(graph: dict[Any, Any], parts: list[Any]) -> Any:
-    """Add one node of the tree: binary merges from the left.
-
-    So a partial result is merged and let go as soon as it is there.
-    """
-    held = parts[0]
-    for part in parts[1:]:
-        key = unique_name("merge")
-        graph[key] = (_merge, held, part)
-        held = key
-    return held

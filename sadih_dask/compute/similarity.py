@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from sadih_dask.compute.run import run, share, unique_name
+from sadih_dask.compute.tree import Tasks
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.similarity import SharedLabel, Similarity, group_similarity
 from sadih_dask.types import Floats, SimilarityKind
@@ -27,21 +26,19 @@ class TaskedSharedLabel(SharedLabel):
     """Shared-label similarity whose blocks are tasks on the current scheduler."""
 
     @cached_property
-    def _sent(self) -> Any:
-        """The label groups, where tasks can reach them; sent once."""
-        return share(SharedLabel(self.groups))
+    def _table(self) -> SharedLabel:
+        """What tasks get; on threads it keeps what it has found out."""
+        return SharedLabel(self.groups)
 
     def sum_all_sharing(self, m: Floats) -> Floats:
-        """M [G^T G > 0]; M is sent once, and only columns of the product travel back."""
-        name, table, operand = unique_name("similarity"), unique_name("groups"), unique_name("m")
-        graph: dict[Any, Any] = {table: self._sent, operand: share(m)}
-        blocks = self.blocks()
-        for k, (start, stop) in enumerate(blocks):
-            graph[name, k] = (SharedLabel.sum_sharing, table, operand, start, stop)
-        keys = [(name, k) for k in range(len(blocks))]
-        whole = f"{name}-all"
-        product: Floats = run({**graph, whole: (np.hstack, keys)}, whole, name)
-        return product
+        """M [G^T G > 0]; only columns of the product travel back."""
+        tasks = Tasks("similarity")
+        table, operand = tasks.share(self._table, "groups"), tasks.share(m, "operand")
+        columns = [
+            tasks.add((k,), SharedLabel.sum_sharing, table, operand, start, stop)
+            for k, (start, stop) in enumerate(self.blocks())
+        ]
+        return np.hstack(tasks.run(columns))
 
 
 def tasked_similarity(groups: LabelGroups, kind: SimilarityKind) -> Similarity:

@@ -137,7 +137,9 @@ def look_closer(
 
 
 def _have_pictures(queries: FeatureStore, database: FeatureStore) -> bool:
-    """Whether both have pictures, of one size."""
+    """Whether both have pictures, of one size, and number their classes alike."""
+    if not _number_alike(queries.class_names, database.class_names):
+        return False
     both = all("thumbnails" in store.arrays for store in (queries, database))
     return both and queries.shape("thumbnails")[1:] == database.shape("thumbnails")[1:]
 
@@ -149,12 +151,20 @@ def _codes(model: SADIH, rows: Collection, database: FeatureStore) -> DatabaseCo
     return HashedRows(features, HashRows(model.hash_function_), model.block_rows)
 
 
+def _number_alike(names: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether one number is one class to both, as far as both have names."""
+    return all(a == b for a, b in zip(names, other, strict=False))
+
+
 def _ceiling(
     model: SADIH, queries: FeatureStore, database: FeatureStore, lengths: Sequence[Length]
 ) -> Curve | None:
     """What a perfect ranking reaches, if rows have one class and both protocols the same rows."""
     learned = model.statistics_
     if model.multi_label_ or learned is None or len(database.shape("labels")) == 2:
+        return None
+    names = database.class_names
+    if not all(_number_alike(names, o) for o in (queries.class_names, model.class_names_)):
         return None
     asked = queries.read("labels")
     counts = np.zeros(1 + max(int(asked.max()), int(model.classes_.max())), np.int64)

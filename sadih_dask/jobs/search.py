@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.compute.encode import computed
-from sadih_dask.compute.run import Progress, is_lazy
+from sadih_dask.compute.run import Progress, computed, is_lazy
 from sadih_dask.compute.search import search
 from sadih_dask.errors import Argument, ConflictError, FormatError, InputError, Remedy, require
 from sadih_dask.files.filesystem import write_atomically

@@ -93,6 +93,7 @@ class SADIH(
     Attributes
     ----------
     classes_ : class names, ascending; column numbers for multi-hot labels
+    class_names_ : where `classes_` are numbers from a store: its names of class 0, 1 and so on
     label_codes_ : packed codes: row k is the code of class k, or of label group k
     label_groups_ : sparse (groups, classes) 0/1 matrix: which labels each row of `label_codes_` has
     trace_ : the objective after every step of every start
@@ -242,7 +243,7 @@ class SADIH(
             self.hash_function_.anchor_map,
         )
         kept = self.classes_, self.multi_label_, anchor_map, self.seed_, self.coverage_
-        return self.learn_from(Scanned(known, *kept))
+        return self.learn_from(Scanned(known, *kept, self.class_names_))
 
     def learn_from(self, scanned: Scanned) -> Self:
         """Solve from a scan and take the result over; nothing is changed on failure."""
@@ -261,6 +262,7 @@ class SADIH(
             trace=solution.trace,
             statistics=scanned.statistics,
             coverage=scanned.coverage,
+            class_names=scanned.class_names,
         )
         return self._adopt(model)
 
@@ -279,6 +281,7 @@ class SADIH(
         self.n_iter_ = model.trace.n_iter
         self.statistics_ = model.statistics
         self.coverage_ = model.coverage
+        self.class_names_ = model.class_names
         self.seed_ = model.seed
         self._n_features_out = model.label_codes.shape[1]
         return self
@@ -348,10 +351,13 @@ class SADIH(
         check_width(self, store)
         encoder: HashRows | LookUpLabels = HashRows(self.hash_function_)
         if learned:
-            groups, codes = self.groups_, self.label_codes_
-            if not self.multi_label_:  # the store numbers its classes as it likes
-                groups = groups.relabel(self.classes_, int(self.classes_.max()) + 1)
-            encoder = LookUpLabels(groups, codes)
+            encoder = LookUpLabels.in_store(
+                self.groups_,
+                self.label_codes_,
+                self.classes_,
+                self.class_names_,
+                store,
+            )
         return write_codes(
             store,
             encoder,

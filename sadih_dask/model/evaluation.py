@@ -8,10 +8,17 @@ from typing import Any
 import numpy as np
 
 from sadih_dask.compute.codes import ArrayCodes, DatabaseCodes, HashedRows, StoreCodes
-from sadih_dask.compute.encode import HashRows, computed
+from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.evaluate import compare
-from sadih_dask.compute.rows import ArrayLabels, Labels, StoreLabels, StoreRows
-from sadih_dask.compute.run import Progress, current_client
+from sadih_dask.compute.rows import (
+    ArrayLabels,
+    Renumbering,
+    StoreRows,
+    check_labelled,
+    numbering_of_store,
+    open_labels,
+)
+from sadih_dask.compute.run import Progress, computed, current_client, is_lazy
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.model import inputs as targets
@@ -57,68 +64,79 @@ def evaluate_model(
         )
     if codes is not None and database is None:
         raise LabelError("codes have no labels; pass the database that holds them too")
-    packed, asked = _queries(model, queries)
-    groups = model.groups_
-    if _plain_numbers(model):
-        groups = groups.relabel(model.classes_, int(model.classes_.max()) + 1)
-    held = ArrayLabels(groups, np.arange(len(groups)))
+    packed, query_labels = _queries(model, queries)
     bits = model.hash_function_.n_bits
+    held, asked = _learned_labels(model, query_labels)
     learned = compare(
         ArrayCodes(model.label_codes_, bits), held, packed, asked, model.statistics_.counts
     )
     encoded = None
     if database is not None:
-        hashed, labels = _database(model, database, codes)
+        hashed, database_labels = _database(model, database, codes)
+        labels, asked = open_labels(database_labels, query_labels)
         encoded = summary(compare(hashed, labels, packed, asked, progress=progress))
     return Protocols(summary(learned), encoded)
 
 
-def _queries(model: SADIH, queries: Any) -> tuple[Bytes, ArrayLabels]:
-    """Codes and labels of queries."""
+def _queries(model: SADIH, queries: Any) -> tuple[Bytes, Any]:
+    """Codes of queries, and their labels or the store that has them."""
     if isinstance(queries, FeatureStore):
-        _check_labelled(queries)
-        codes = computed(model.transform(queries))
-        return codes, _array_labels(model, queries.read("labels"))
+        check_labelled(queries)
+        return computed(model.transform(queries)), queries
     features, labels = queries
-    return model.transform(features), _array_labels(model, labels)
+    return model.transform(features), _targets(model, labels)
 
 
-def _database(model: SADIH, database: Any, codes: CodeStore | None) -> tuple[DatabaseCodes, Labels]:
+def _database(model: SADIH, database: Any, codes: CodeStore | None) -> tuple[DatabaseCodes, Any]:
     """Codes by the hash function, and labels, of database rows."""
-    if not isinstance(database, FeatureStore):
-        features, y = database
-        labels = _array_labels(model, y)
-        if codes is None:
-            hashed = model.transform(features)
-            return ArrayCodes(hashed, model.hash_function_.n_bits), labels
-        return _checked(model, codes), labels
-    _check_labelled(database)
-    labels_of: Labels = StoreLabels(database)
-    if not model.multi_label_ and not _plain_numbers(model):
-        labels_of = _array_labels(model, database.read("labels"))
+    if isinstance(database, FeatureStore):
+        check_labelled(database)
+        features: Any = database
+        labels: Any = database
+        bytes_of_codes = database.n_rows * model.label_codes_.shape[1]
+        held = bytes_of_codes <= HELD_CODES and current_client() is None
+    else:
+        features, labels = database[0], _targets(model, database[1])
+        held = True
     if codes is not None:
-        return _checked(model, codes), labels_of
-    if database.n_rows * model.label_codes_.shape[1] <= HELD_CODES and current_client() is None:
-        hashed = computed(model.transform(database))
-        return ArrayCodes(hashed, model.hash_function_.n_bits), labels_of
+        return _checked(model, codes), labels
+    if held:
+        hashed = model.transform(features)
+        in_memory = computed(hashed) if is_lazy(hashed) else hashed
+        return ArrayCodes(in_memory, model.hash_function_.n_bits), labels
     rows = StoreRows(database, 0, database.n_rows)
-    return HashedRows(rows, HashRows(model.hash_function_), model.block_rows), labels_of
+    return HashedRows(rows, HashRows(model.hash_function_), model.block_rows), labels
 
 
-def _array_labels(model: SADIH, y: Any) -> ArrayLabels:
-    """Labels in the numbering that a store would have, or in the model's where there is none."""
+def _targets(model: SADIH, y: Any) -> Any:
+    """Labels as class names, as numbers that a store could have, or multi-hot."""
     values = targets.as_targets(y)
     if targets.is_multi_label(values):
-        return ArrayLabels(*group_rows(values, len(model.classes_)))
-    if _plain_numbers(model):
-        return ArrayLabels(*group_rows(np.asarray(values).reshape(-1)))
-    return ArrayLabels(*group_rows(targets.class_numbers(values, model.classes_)))
-
-
-def _plain_numbers(model: SADIH) -> bool:
-    """Whether classes are numbers from 0 on, as stores hold them."""
+        return values
     classes = model.classes_
-    return not model.multi_label_ and classes.dtype.kind in "iu" and int(classes[0]) >= 0
+    if classes.dtype.kind not in "SU" and classes[0] < 0:
+        return targets.class_numbers(values, classes)
+    return np.asarray(values).reshape(-1)
+
+
+def _learned_labels(model: SADIH, asked: Any) -> tuple[ArrayLabels, ArrayLabels]:
+    """Labels of the learned codes and of queries, in the numbering that the model learned from."""
+    groups, classes, names = model.groups_, model.classes_, model.class_names_
+    if classes.dtype.kind in "SU":
+        names = tuple(map(str, classes))
+    elif classes[0] >= 0:
+        groups = groups.relabel(classes.astype(np.int64), int(classes.max()) + 1)
+    held = ArrayLabels(groups, np.arange(len(groups)))
+    if isinstance(asked, FeatureStore):
+        numbering = numbering_of_store(asked, classes, names)
+        labels = asked.read("labels")
+        return held, ArrayLabels(*group_rows(labels if numbering is None else numbering(labels)))
+    if targets.is_multi_label(asked):
+        return held, ArrayLabels(*group_rows(asked, len(classes)))
+    if names and asked.dtype.kind in "SUO":
+        own, numbers = np.unique(asked.astype(str), return_inverse=True)
+        asked = Renumbering.of_names(own.tolist(), names)(numbers)
+    return held, ArrayLabels(*group_rows(asked))
 
 
 def _checked(model: SADIH, codes: CodeStore) -> StoreCodes:
@@ -128,10 +146,3 @@ def _checked(model: SADIH, codes: CodeStore) -> StoreCodes:
             f"{model.fingerprint_!r}; encode the database with it first"
         )
     return StoreCodes(codes)
-
-
-def _check_labelled(store: FeatureStore) -> None:
-    if "labels" not in store.arrays:
-        raise LabelError(
-            f"{store.url} has no labels", remedy=Remedy("Ingest it with {}", Argument("labels"))
-        )

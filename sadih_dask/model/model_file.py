@@ -73,6 +73,7 @@ class Model:
     label_codes    packed code of each label group
     statistics     of the rows learned from; None for a model that only encodes
     coverage       the store they come from; None if they came from elsewhere
+    class_names    of the store, label 0 first, if ``classes`` are its numbers and it has names
     """
 
     parameters: dict[str, Any]
@@ -87,6 +88,7 @@ class Model:
     trace: Trace
     statistics: Statistics | None
     coverage: Coverage | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -137,6 +139,8 @@ def write_model(
     }
     if model.feature_names is not None:
         meta["feature_names"] = [str(name) for name in model.feature_names]
+    if model.class_names:
+        meta["class_names"] = list(model.class_names)
     if (anchors := function.anchor_map) is not None:
         meta["sigma"] = anchors.sigma
         arrays |= {
@@ -209,6 +213,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
         trace=Trace(records, int(meta["trace"]["best"]), int(meta["trace"]["kept_iteration"])),
         statistics=statistics,
         coverage=coverage,
+        class_names=tuple(str(name) for name in meta.get("class_names", ())),
     )
 
 

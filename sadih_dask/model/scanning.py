@@ -44,6 +44,7 @@ class Scanning(Learner, Protocol):
     hash_function_: HashFunction
     seed_: int
     coverage_: Coverage | None
+    class_names_: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,7 @@ class Scanned:
     multi_label  whether labels came as a multi-hot matrix
     seed         what anchors were drawn from, and starting codes will be
     coverage     the rows of a store that are in the statistics; None if there are others
+    class_names  of the store, label 0 first, if it has any
     """
 
     statistics: Statistics
@@ -62,6 +64,7 @@ class Scanned:
     anchor_map: AnchorMap | None
     seed: int
     coverage: Coverage | None = None
+    class_names: tuple[str, ...] = ()
 
     def check_classes(self) -> None:
         """Refuse rows among which there is nothing to tell apart."""
@@ -86,7 +89,7 @@ def scan_rows(
     anchor_map = draw_anchors(model, opened.rows, sample, seed)
     reduction = _reduction(model, opened.classes, anchor_map)
     found = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
-    return _settled(found, opened, anchor_map, seed, _covering(X))
+    return _settled(found, opened, anchor_map, seed, _covering(X), _names((), X))
 
 
 def scan_more(
@@ -98,6 +101,7 @@ def scan_more(
     checkpoint: CheckpointLike = None,
 ) -> Scanned:
     """Read rows, those of a store from ``first`` on, and add them to what the model knows."""
+    names = _names(model.class_names_, X)
     opened = open_rows(model, X, y, reset=False, first=first)
     known = _known_as(model, opened)
     anchor_map = model.hash_function_.anchor_map
@@ -109,11 +113,12 @@ def scan_more(
     coverage = None
     if first and model.coverage_ is not None:
         coverage = replace(Coverage.of(X), forgotten=model.coverage_.forgotten)
-    return _settled(known.merge(added), opened, anchor_map, model.seed_, coverage)
+    return _settled(known.merge(added), opened, anchor_map, model.seed_, coverage, names)
 
 
 def scan_removed(model: Scanning, X: Any, y: Any, coverage: Coverage | None = None) -> Scanned:
     """Read rows, and take them out of what the model knows."""
+    names = _names(model.class_names_, X)
     opened = open_rows(model, X, y, reset=False, classes=model.classes_)
     known, classes = known_statistics(model, opened.multi_label), model.classes_
     anchor_map = model.hash_function_.anchor_map
@@ -121,7 +126,7 @@ def scan_removed(model: Scanning, X: Any, y: Any, coverage: Coverage | None = No
     if not opened.multi_label:  # classes that have lost their last row are gone
         left, kept = left.compact()
         classes = classes[kept]
-    return Scanned(left, classes, opened.multi_label, anchor_map, model.seed_, coverage)
+    return Scanned(left, classes, opened.multi_label, anchor_map, model.seed_, coverage, names)
 
 
 @dataclass(frozen=True)
@@ -177,7 +182,8 @@ def scan_folds(
         opened.multi_label,
         seed,
     )
-    return _settled(found.total, opened, anchor_map, seed, _covering(X)), folded
+    total = _settled(found.total, opened, anchor_map, seed, _covering(X), _names((), X))
+    return total, folded
 
 
 def draw_folds(n_rows: int, folding: Folding) -> tuple[Folds, Ints]:
@@ -227,18 +233,31 @@ def _covering(X: Any) -> Coverage | None:
     return Coverage.of(X) if isinstance(X, FeatureStore) else None
 
 
+def _names(known: tuple[str, ...], X: Any) -> tuple[str, ...]:
+    """Names of the classes, label 0 first, with those of a store that is learned from too."""
+    names = X.class_names if isinstance(X, FeatureStore) else ()
+    for number, (own, other) in enumerate(zip(known, names, strict=False)):
+        if own != other:
+            raise LabelError(
+                f"class {number} is {own!r} to the model and {other!r} in {X.url}; ingest the rows "
+                "with the class names that the model knows, in the same order"
+            )
+    return max(known, names, key=len)
+
+
 def _settled(
     found: Statistics,
     opened: Opened,
     anchor_map: AnchorMap | None,
     seed: int,
     coverage: Coverage | None,
+    names: tuple[str, ...],
 ) -> Scanned:
     """Give every class that was found a number of its own, where numbers came from the data."""
     classes = opened.classes
     if classes is None:
         found, classes = found.compact()
-    return Scanned(found, classes, opened.multi_label, anchor_map, seed, coverage)
+    return Scanned(found, classes, opened.multi_label, anchor_map, seed, coverage, names)
 
 
 def _known_as(model: Scanning, opened: Opened) -> Statistics:

@@ -15,8 +15,7 @@ import dask
 from dask.order import order
 
 from sadih_dask.compute import checkpoint as resume
-from sadih_dask.compute import encode, scan
-from sadih_dask.compute import tree as fill
+from sadih_dask.compute import encode, scan, tree
 from sadih_dask.compute.reduction import Reduction
 from sadih_dask.stores.layout import default_chunk_rows
 from tests.benchmarks.bench_graph import graph_of, not_run
@@ -87,7 +86,7 @@ def encode_tasks(n_rows: int, n_features: int = 512) -> list[Task]:
     size = encode._code_chunk_rows(rows, BLOCK_ROWS)  # type: ignore[arg-type]
     writer: Any = rows
     with not_run():
-        graph = graph_of(lambda _: fill.fill(writer, encode._encode_block, None), n_rows)
+        graph = graph_of(lambda _: tree.fill(writer, encode._encode_block, None), n_rows)
     return _listed(
         graph,
         {encode._encode_block: "leaf"},

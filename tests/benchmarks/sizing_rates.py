@@ -27,7 +27,7 @@ from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.run import unique_name
+from sadih_dask.compute.tree import Tasks
 from sadih_dask.ingest import DataFiles, ingest
 from sadih_dask.ingest.synthetic import Clouds, generate
 from sadih_dask.learning.encoders import HashFunction
@@ -247,16 +247,11 @@ def _used(process: psutil.Process) -> float:
 
 def _empty_graph(n_tasks: int) -> tuple[dict[Any, Any], str]:
     """Leaves and binary merges, as in a scan; and the key of the last."""
-    name, rows, top = (unique_name(purpose) for purpose in ("empty", "rows", "top"))
-    graph: dict[Any, Any] = {rows: object}
-    leaves: list[Any] = [(name, k) for k in range(n_tasks // 2)]
-    for leaf in leaves:
-        graph[leaf] = (_nothing, rows, leaf[1], leaf[1] + BLOCK_ROWS)
-    root = scan._fold(graph, leaves)
-    for key, task in graph.items():
-        if isinstance(task, tuple) and task[0] is scan._merge:
-            graph[key] = (_nothing, *task[1:])
-    return {**graph, top: (_nothing, root)}, top
+    tasks = Tasks("empty")
+    rows = tasks.share(object, "rows")
+    leaves = [tasks.add((k,), _nothing, rows, k, k + BLOCK_ROWS) for k in range(n_tasks // 2)]
+    top = tasks.after("top", _nothing, tasks.fold(leaves, _nothing))
+    return tasks.graph, top
 
 
 def _nothing(*_: Any) -> None:

@@ -108,6 +108,64 @@ def test_labels_in_other_forms(data) -> None:
         assert_equal(evaluate(database, queries, a, b, n_bits=N_BITS), expected)
 
 
+ANIMALS = ["eel", "dog", "cat", "bee", "ant", "fox"]
+
+
+def named_store(path: Path, labels: np.ndarray, names: list[str] | None, **options) -> FeatureStore:
+    return FeatureStore.create(
+        path, np.zeros((len(labels), 2)), labels, class_names=names, **options
+    )
+
+
+@pytest.mark.parametrize("kept", [5, 3])
+def test_classes_of_two_stores_meet_by_name(data, tmp_path: Path, kept: int) -> None:
+    """Also where one side lacks classes of the other: its queries find nothing, which is true."""
+    database, queries, labels, asked = data
+    order = [3, 1, 4, 0, 2, 5][:kept]  # number k of the database is class order[k]
+    names = ANIMALS[: labels.shape[1] if labels.ndim == 2 else 5]
+    if labels.ndim == 1:
+        some = np.isin(labels, order)
+        numbers = np.array([order.index(k) for k in labels[some]])
+        shares = labels[some][None] == asked[:, None]
+    else:
+        some = labels[:, order].any(axis=1)
+        numbers = labels[some][:, order]
+        shares = asked.astype(int)[:, order] @ numbers.T > 0
+    rows = named_store(tmp_path / "f", numbers, [names[k] for k in order], chunk_rows=90)
+    query_rows = named_store(tmp_path / "q", asked, names)
+    found = evaluate(database[some], queries, rows, query_rows, n_bits=N_BITS)
+    pairs = naive_distances(queries, database[some])
+    for distance in range(N_BITS + 1):
+        assert found.similar[distance] == (shares & (pairs == distance)).sum()
+        assert found.dissimilar[distance] == (~shares & (pairs == distance)).sum()
+    assert found.n_without_relevant == (~shares.any(axis=1)).sum()
+    # The other way round, and against names in an array.
+    turned = evaluate(queries, database[some], query_rows, rows, n_bits=N_BITS)
+    np.testing.assert_array_equal(turned.similar, found.similar)
+    if labels.ndim == 1:
+        for form in (np.array(names)[asked], np.array(names, object)[asked]):
+            assert_equal(evaluate(database[some], queries, rows, form, n_bits=N_BITS), found)
+
+
+def test_numbers_meet_names_that_are_numerals_and_no_others(data, tmp_path: Path) -> None:
+    database, queries, labels, asked = data
+    if labels.ndim == 2:
+        pytest.skip("a matter of one class a row")
+    expected = evaluate(database, queries, labels, asked, n_bits=N_BITS)
+    order = [3, 1, 4, 0, 2]
+    digits = named_store(tmp_path / "d", np.argsort(order)[labels], [str(k) for k in order])
+    plain = named_store(tmp_path / "p", asked, None)
+    for form in (asked, plain, asked.astype(str)):
+        assert_equal(evaluate(database, queries, digits, form, n_bits=N_BITS), expected)
+    animals = named_store(tmp_path / "a", labels, ANIMALS)
+    for one, other in ((animals, asked), (animals, plain), (plain, np.array(ANIMALS)[labels])):
+        with pytest.raises(LabelError, match="class names and the other class numbers"):
+            evaluate(database, queries, one, other, n_bits=N_BITS)
+    short = named_store(tmp_path / "s", asked, ["dog", "cat"])
+    with pytest.raises(LabelError, match="only 2 classes have names"):
+        evaluate(database, queries, animals, short, n_bits=N_BITS)
+
+
 def test_what_cannot_be_evaluated(data, tmp_path: Path) -> None:
     database, queries, labels, asked = data
     with pytest.raises(LabelError, match="the database: no labels were given"):
@@ -121,9 +179,9 @@ def test_what_cannot_be_evaluated(data, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected 700 integers"):
         evaluate(database, queries, labels, asked, counts=np.ones(3, int), n_bits=N_BITS)
     unlabelled = FeatureStore.create(tmp_path / "f", np.zeros((700, 2)))
-    with pytest.raises(LabelError, match="has no labels; ingest it with --labels"):
+    with pytest.raises(LabelError, match=r"has no labels\. Ingest it with labels"):
         evaluate(database, queries, unlabelled, asked, n_bits=N_BITS)
-    with pytest.raises(LabelError, match="class names and class numbers"):
+    with pytest.raises(LabelError, match="class names and the other class numbers"):
         evaluate(database, queries, np.array(["a"] * 700), np.zeros(33, int), n_bits=N_BITS)
     store = CodeStore.create(tmp_path / "c", database, n_bits=N_BITS, model="m")
     with pytest.raises(InputError, match="counts belong to codes in memory"):
@@ -198,3 +256,53 @@ def test_codes_of_another_model_are_refused(problem, tmp_path: Path) -> None:
     model.save(tmp_path / "m", statistics=False)
     with pytest.raises(InputError, match="saved without statistics"):
         evaluate_model(SADIH.load(tmp_path / "m"), (Q, z))
+
+
+@pytest.mark.parametrize("lacking", [False, True])
+def test_a_model_meets_stores_by_the_names_of_classes(tmp_path: Path, lacking: bool) -> None:
+    """A database that was ingested apart numbers its classes otherwise, and may lack some."""
+    rng = np.random.default_rng(4)
+    y, z = rng.integers(0, 4, 400), rng.integers(0, 4, 40)
+    centres = 4 * rng.standard_normal((4, 6))
+    X, Q = (centres[a] + rng.standard_normal((len(a), 6)) for a in (y, z))
+    names, order = np.array(["dog", "cat", "bee", "ant"]), np.array([2, 0, 3, 1])
+    rows = FeatureStore.create(tmp_path / "f", X, y, class_names=names.tolist(), chunk_rows=90)
+    model = SADIH(n_bits=N_BITS, anchors=None, n_init=1, block_rows=64)
+    model.fit(rows).save(tmp_path / "m")
+    model = SADIH.load(tmp_path / "m")
+    known = np.isin(z, order[:3]) if lacking else np.ones(40, bool)
+    other = FeatureStore.create(
+        tmp_path / "q",
+        Q[known],
+        np.argsort(order)[z[known]],
+        class_names=names[order][: 3 if lacking else 4].tolist(),
+    )
+    named = SADIH(n_bits=N_BITS, anchors=None, n_init=1, block_rows=64).fit(X, names[y])
+    codes = model.transform(Q[known])
+    learned = evaluate(model.learned_codes(y), codes, y, z[known], n_bits=N_BITS)
+    encoded = evaluate(model.transform(X), codes, y, z[known], n_bits=N_BITS)
+    assert learned.map > 0.9
+    for queries in (other, (Q[known], names[z[known]])):
+        found = evaluate_model(model, queries, rows)
+        assert_equal(found.learned, learned)
+        assert_equal(found.encoded, encoded)
+        of_named = evaluate_model(named, queries, rows).learned.map
+        assert of_named == pytest.approx(named.score(Q[known], names[z[known]]))
+    for one, expected in (
+        (model, model.learned_codes(z[known])),
+        (named, named.learned_codes(names[z[known]])),
+    ):
+        encoded_store = one.encode(other, tmp_path / f"c-{one is named}", learned=True)
+        np.testing.assert_array_equal(encoded_store.read("codes"), expected)
+    with pytest.raises(LabelError, match="class 0 is 'dog' to the model and 'bee' in"):
+        model.partial_fit(other)
+    with pytest.raises(LabelError, match="class 0 is 'dog' to the model and 'bee' in"):
+        model.forget(other)
+    strange = FeatureStore.create(tmp_path / "s", Q, z, class_names=["cat", "eel", "dog", "bee"])
+    with pytest.raises(
+        LabelError, match=f"row {(z == 1).argmax()} has a label set that no learned"
+    ):
+        model.encode(strange, tmp_path / "d", learned=True)
+    nameless = FeatureStore.create(tmp_path / "n", Q, z)
+    with pytest.raises(LabelError, match="class numbers without names"):
+        named.encode(nameless, tmp_path / "d", learned=True)

@@ -49,7 +49,7 @@ def store(tmp_path: Path) -> FeatureStore:
     return FeatureStore.create(tmp_path / "s", *rows(20_000, 256), chunk_rows=1000)
 
 
-@pytest.mark.parametrize(("anchors", "limit"), [(None, 260), (100, 310)])
+@pytest.mark.parametrize(("anchors", "limit"), [(None, 260), (100, 320)])
 def test_a_refusal_names_predicted_allowed_and_a_block_that_fits(
     store: FeatureStore, anchors: int | None, limit: int
 ) -> None:
@@ -61,7 +61,7 @@ def test_a_refusal_names_predicted_allowed_and_a_block_that_fits(
         message = str(refused.value)
         found = re.fullmatch(
             r"the scan was not started: predicted peak ([\d.]+ \w+) a process: .*, but "
-            rf"{limit}.00 MiB are allowed \(dask configuration 'sadih.memory-limit'\); "
+            rf"{limit}.00 MiB are allowed \(dask configuration 'sadih.memory-limit'\). "
             r"block_rows=(\d+) would fit",
             message,
         )
@@ -77,7 +77,7 @@ def test_a_refusal_names_predicted_allowed_and_a_block_that_fits(
 def test_no_block_is_small_enough(store: FeatureStore) -> None:
     with (
         dask.config.set({"sadih.memory-limit": "100 MiB"}),
-        pytest.raises(MemoryPlanError, match=r"no block size fits, because statistics of 256 feat"),
+        pytest.raises(MemoryPlanError, match=r"No block size fits, because statistics of 256 feat"),
     ):
         SADIH(anchors=None).fit(store)
 
