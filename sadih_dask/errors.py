@@ -45,7 +45,12 @@ class Remedy:
 
     def worded(self, say: Callable[[Argument], str]) -> str:
         """The sentence, with arguments in the words of the one who asks."""
-        return self.text.format(*map(say, self.arguments))
+        if not self.arguments:
+            return self.text
+        first, *others = self.text.split("{}")  # not format(): a path may hold braces
+        return first + "".join(
+            say(argument) + rest for argument, rest in zip(self.arguments, others, strict=True)
+        )
 
     def __str__(self) -> str:
         return self.worded(str)
@@ -140,7 +145,6 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 _EXTRAS = {
-    "cryptography": "tls",
     "dask_jobqueue": "slurm",
     "dask_kubernetes": "kubernetes",
     "faiss": "faiss",

@@ -9,14 +9,14 @@ from __future__ import annotations
 import signal
 import sys
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from sadih_dask import __version__
 from sadih_dask.cli.options import Interrupted
-from sadih_dask.cli.words import in_words_of_the_command_line
-from sadih_dask.errors import ClusterError, ConfigError, RunBusyError, SadihError
+from sadih_dask.cli.output import complain, in_options
+from sadih_dask.errors import ClusterError, ConfigError, Remedy, RunBusyError, SadihError
 from sadih_dask.files.redaction import redact
 
 _COMMANDS = {
@@ -53,6 +53,16 @@ class _Commands(click.Group):
         found: click.Command = getattr(module, f"{cmd_name}_command")
         return found
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; its errors name its options where they name arguments."""
+        try:
+            return super().invoke(ctx)
+        except SadihError as error:
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            if error.remedy is not None and command is not None:
+                error.remedy = Remedy(error.remedy.worded(lambda a: in_options(a, command)))
+            raise
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
@@ -77,13 +87,13 @@ def main() -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except Interrupted as interrupt:
-        _say(f"interrupted. {interrupt}")
+        complain(f"interrupted. {interrupt}")
         sys.exit(130)
     except (click.Abort, KeyboardInterrupt):
-        _say("interrupted before anything was begun.")
+        complain("interrupted before anything was begun.")
         sys.exit(130)
     except (SadihError, OSError) as error:
-        _say(redact(in_words_of_the_command_line(str(error))))
+        complain(redact(str(error)))
         sys.exit(_exit_code(error))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all is done; the interpreter may take a moment
     sys.exit(code if isinstance(code, int) else 0)
@@ -94,7 +104,3 @@ def _exit_code(error: BaseException) -> int:
         if isinstance(error, kind):
             return code
     return 1
-
-
-def _say(text: str) -> None:
-    click.echo(f"sadih: {text}", err=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sadih_dask.cli import options
+from sadih_dask.cli.output import echo
 from sadih_dask.cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @options.overwrite
 @options.placed
 def encode_command(
-    store: str, model: str, codes: str, learned: bool, overwrite: bool, **running: Any
+    store: str, model: str, codes: str, learned: bool, overwrite: bool, running: options.Running
 ) -> None:
     """Hash every row of STORE with MODEL and write the packed codes to the code store CODES.
 
@@ -33,15 +34,14 @@ def encode_command(
     from sadih_dask import SADIH, FeatureStore
     from sadih_dask.jobs.encode import encode
 
-    setting = options.Running(**running)
     opened, learner = FeatureStore.open(store), SADIH.load(model)
     hint = "Codes that are written stay: repeat the same command to go on."
-    with options.resumable(hint), setting.prepared(), setting.bar("Encoding") as bar:
+    with options.resumable(hint), running.prepared(), running.bar("Encoding") as bar:
         done = encode(
             learner, opened, codes, learned=learned, overwrite=overwrite, progress=bar.over
         )
     kind = "learned codes" if learned else "codes"
-    click.echo(
+    echo(
         f"{done.codes.url}: {done.codes.n_rows:,} {kind} of {done.codes.n_bits} bits, "
         f"{done.n_rows_encoded:,} encoded now."
     )
@@ -96,7 +96,7 @@ def search_command(
     max_results: int,
     show: int,
     overwrite: bool,
-    **running: Any,
+    running: options.Running,
 ) -> None:
     """Find the nearest codes in the code store CODES for each of QUERIES, exactly.
 
@@ -112,24 +112,21 @@ def search_command(
 
     if output is not None:
         check_target(output, overwrite=overwrite)
-    setting = options.Running(**running)
     database = CodeStore.open(codes)
     learner = None if model is None else SADIH.load(model)
-    with options.resumable("Nothing was written."), setting.prepared():
+    with options.resumable("Nothing was written."), running.prepared():
         asked = open_queries(queries, database, learner, projections=rerank)
-        with setting.bar("Searching") as bar:
+        with running.bar("Searching") as bar:
             progress = bar.over(database.n_rows)
             found = look_up(
                 database, asked, k or 100, radius, max_results=max_results, progress=progress
             )
     names = range(len(found)) if asked.ids is None else asked.ids
     for line in _table(found, names, show):
-        click.echo(line)
-    click.echo(f"{len(found):,} queries, {found.rows.size:,} finds in {database.n_rows:,} codes.")
+        echo(line)
+    echo(f"{len(found):,} queries, {found.rows.size:,} finds in {database.n_rows:,} codes.")
     if output is not None:
-        click.echo(
-            f"{write_results(found, output, query_ids=asked.ids, overwrite=overwrite)}: written."
-        )
+        echo(f"{write_results(found, output, query_ids=asked.ids, overwrite=overwrite)}: written.")
 
 
 def _table(found: Neighbours | WithinRadius, names: Any, show: int) -> Iterator[str]:
@@ -201,4 +198,4 @@ def export_command(codes: str, index: Path, overwrite: bool, quiet: bool, **form
         path = export_faiss(store, index, progress=bar, **form)
     numbers = "ids" if "ids" in store.arrays and store.dtype("ids").kind == "i" else "row numbers"
     what = f"{form['kind']} index of {store.n_rows:,} codes of {store.n_bits} bits"
-    click.echo(f"{path}: {what}, results are {numbers}.")
+    echo(f"{path}: {what}, results are {numbers}.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sadih_dask.cli import options
+from sadih_dask.cli.output import echo
 from sadih_dask.cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def ingest_command(
     parts = _parts(store, queries, chosen.pop("hold_out"), chosen.pop("seed"))
     files, too_young = pass_over_young(_files(sources, chosen), min_age)
     if too_young:
-        click.echo(f"{len(too_young)} files are younger than {min_age:g} s: passed over.")
+        echo(f"{len(too_young)} files are younger than {min_age:g} s: passed over.")
     if files is None:
         return
     reads = {url: (replace(files, hold_out=part), mode) for url, part in parts.items()}
@@ -110,13 +111,13 @@ def _report(done: Ingested) -> None:
     resumed = (
         f" ({done.n_resumed:,} of them by a call that was interrupted)" if done.n_resumed else ""
     )
-    click.echo(f"{what}, {done.n_new:,} written now, {done.n_kept:,} kept{resumed}.")
+    echo(f"{what}, {done.n_new:,} written now, {done.n_kept:,} kept{resumed}.")
     if done.n_passed_over:
-        click.echo(f"{done.n_passed_over} of {done.n_files} files were in the store already.")
+        echo(f"{done.n_passed_over} of {done.n_files} files were in the store already.")
     if done.n_dropped:
-        click.echo(f"{done.n_dropped:,} rows without a label were left out.")
+        echo(f"{done.n_dropped:,} rows without a label were left out.")
     if "labels" not in done.store.arrays:
-        click.echo("It has no labels (--labels): its rows can be hashed, but not learned from.")
+        echo("It has no labels (--labels): its rows can be hashed, but not learned from.")
 
 
 def _parts(

@@ -2,91 +2,90 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from inspect import signature
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sadih_dask.cli import options
+from sadih_dask.cli.output import echo, echo_json
 from sadih_dask.cli.progress import Bar
-from sadih_dask.jobs.fit import fit
-from sadih_dask.model.estimator import SADIH
-from sadih_dask.model.parameters import PARAMETERS
-from sadih_dask.stores import FeatureStore
+from sadih_dask.model.parameters import PAPER_GRID, PARAMETERS, Parameter
 
 if TYPE_CHECKING:
     from sadih_dask.report.retrieval import Length
 
 
-_DEFAULTS = {name: given.default for name, given in signature(SADIH).parameters.items()}
+class _Or(click.ParamType[Any]):
+    """A number, or a word that stands for something else."""
 
+    def __init__(self, number: click.ParamType[Any], word: str | None) -> None:
+        self._number, self._meaning, self._word = number, word, word or "none"
+        self.name = f"N|{self._word}"
 
-class _CountOr(click.ParamType[int | str | None]):
-    """A number of one or more, or a word that stands for something else."""
-
-    def __init__(self, word: str, meaning: str | None) -> None:
-        self.name = f"N|{word}"
-        self._word = word
-        self._meaning = meaning
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str | None:
-        if value in (self._word, self._meaning):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == self._word:
             return self._meaning
-        if not str(value).isdecimal() or int(value) < 1:
-            self.fail(f"{value!r} is neither a number of 1 or more nor {self._word!r}", param, ctx)
-        return int(value)
+        try:
+            return self._number.convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message} Or say {self._word}.", param, ctx)
 
 
-def _parameter(
-    flag: str, name: str, kind: click.ParamType[Any], text: str | None = None
-) -> Callable[[options.Decorated], options.Decorated]:
-    """Return an option for a parameter of the estimator, with the estimator's default."""
-    shown = kind.name if isinstance(kind, _CountOr) else None
-    default = _DEFAULTS[name]
+_FLAGS = {"n_bits": "--bits", "random_state": "--seed"}
+"""Where an option is called otherwise than the parameter."""
+
+
+def _option(name: str) -> options.Decorator:
+    """An option for a parameter of the estimator."""
+    parameter, kind = PARAMETERS[name], _type_of(PARAMETERS[name])
     return click.option(
-        flag, name, type=kind, default=default, show_default=True, metavar=shown, help=text
+        _FLAGS.get(name, f"--{name.replace('_', '-')}"),
+        name,
+        type=kind,
+        default=parameter.default,
+        show_default=True,
+        metavar=kind.name if isinstance(kind, _Or) else None,
+        help=f"{parameter.help[0].upper()}{parameter.help[1:]}.",
     )
 
 
-_COUNT = click.IntRange(min=1)
-_WEIGHT = click.FloatRange(min=0)
-_COUNT_OR_ZERO = click.IntRange(min=0)
+def _type_of(parameter: Parameter) -> click.ParamType[Any]:
+    kind: click.ParamType[Any]
+    if parameter.kind is str:
+        return click.Choice(parameter.choices)
+    if parameter.kind is int:
+        kind = click.IntRange(parameter.least, parameter.most)
+    else:
+        kind = click.FloatRange(min=0, min_open=parameter.positive)
+    return _Or(kind, parameter.also[0]) if parameter.also else kind
+
+
+def _parameters(*without: str) -> options.Decorator:
+    """Options for all parameters of the estimator but some."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed(PARAMETERS):
+            if name not in without:
+                function = _option(name)(function)
+        return function
+
+    return add
 
 
 @click.command()
 @options.store
 @click.argument("model", type=click.Path(dir_okay=False))
-@_parameter("--bits", "n_bits", _COUNT, "Code length.")
-@_parameter("--encoder", "encoder", click.Choice(PARAMETERS["encoder"].choices))
-@_parameter("--loss", "loss", click.Choice(PARAMETERS["loss"].choices))
-@_parameter("--solver", "solver", click.Choice(PARAMETERS["solver"].choices))
-@_parameter("--anchors", "anchors", _CountOr("none", None), "Radial basis functions.")
-@_parameter("--alpha", "alpha", _WEIGHT, "Weight of reconstruction.")
-@_parameter("--beta", "beta", _WEIGHT, "Weight of encoding.")
-@_parameter("--gamma", "gamma", _WEIGHT, "Weight of regularisation.")
-@_parameter("--ridge", "ridge", _WEIGHT, "Penalty of the encoder.")
-@_parameter("--similarity", "similarity", click.Choice(PARAMETERS["similarity"].choices))
-@_parameter("--n-init", "n_init", _CountOr("auto", "auto"), "Starts to try.")
-@_parameter("--max-iter", "max_iter", _COUNT_OR_ZERO, "Iterations of a start.")
-@_parameter("--block-rows", "block_rows", _COUNT, "Rows that are read at a time.")
-@_parameter("--seed", "random_state", _COUNT_OR_ZERO)
+@_parameters()
 @options.overwrite
 @options.running
 def fit_command(
     store: str,
     model: str,
     overwrite: bool,
-    scheduler: str | None,
-    threads: int | None,
-    memory_limit: int | None,
-    verbose: bool,
-    quiet: bool,
+    running: options.Running,
     **parameters: Any,
 ) -> None:
     """Learn codes and a hash function from STORE and write them to the file MODEL.
@@ -97,15 +96,17 @@ def fit_command(
     What a long scan has come to is kept in MODEL.scan until MODEL is written: an interrupted run
     goes on when the same command is repeated.
     """
-    setting = options.Running(scheduler, threads, memory_limit, verbose, quiet)
+    from sadih_dask.jobs.fit import fit
+    from sadih_dask.stores import FeatureStore
+
     opened = FeatureStore.open(store)
     checkpoint = f"{model}.scan"
     hint = (
         f"{model} is as it was before. What a long scan has come to stays in {checkpoint}: repeat "
         "the same command to go on."
     )
-    bar = Bar("Scanning", goes_on=True, quiet=quiet)
-    with options.resumable(hint), setting.prepared(), bar:
+    bar = Bar("Scanning", goes_on=True, quiet=running.quiet)
+    with options.resumable(hint), running.prepared(), bar:
         fitted = fit(
             opened,
             model,
@@ -115,31 +116,15 @@ def fit_command(
             checkpoint=checkpoint,
         )
     if fitted.n_rows_known == fitted.n_rows:
-        click.echo(f"{model}: has learned from all {fitted.n_rows:,} rows already.")
+        echo(f"{model}: has learned from all {fitted.n_rows:,} rows already.")
         return
     loaded = fitted.n_rows_loaded
     before = f"{loaded:,} before the interruption, " if loaded else ""
-    click.echo(
+    echo(
         f"{model}: {fitted.model.n_bits} bits from {fitted.n_rows:,} rows "
         f"({fitted.n_rows_read:,} read now, {before}{fitted.n_rows_known:,} known before), "
         f"{fitted.model.groups_.n_groups:,} label groups."
     )
-
-
-_KEPT = (
-    "encoder",
-    "loss",
-    "solver",
-    "anchors",
-    "gamma",
-    "ridge",
-    "similarity",
-    "n_init",
-    "max_iter",
-    "block_rows",
-    "random_state",
-)
-"""Parameters that are not searched, with the options of ``sadih fit``."""
 
 
 @click.command()
@@ -174,6 +159,7 @@ _KEPT = (
     show_default=True,
     help="Rows of each fold that are looked up.",
 )
+@_parameters("n_bits", "alpha", "beta")
 @click.option(
     "-o",
     "--output",
@@ -193,7 +179,8 @@ def tune_command(
     queries: int,
     output: Path | None,
     overwrite: bool,
-    **given: Any,
+    running: options.Running,
+    **parameters: Any,
 ) -> None:
     """Choose weights for STORE by cross-validation and write the best model to the file MODEL.
 
@@ -205,10 +192,8 @@ def tune_command(
     """
     from sadih_dask.jobs.evaluate import missing_matplotlib
     from sadih_dask.jobs.tune import tune
-    from sadih_dask.model.parameters import PAPER_GRID
+    from sadih_dask.stores import FeatureStore
 
-    parameters = {name: given.pop(name) for name in _KEPT}
-    setting = options.Running(**given)
     opened = FeatureStore.open(store)
     grid = {"alpha": alpha or PAPER_GRID["alpha"], "beta": beta or PAPER_GRID["beta"]}
     hint = (
@@ -217,9 +202,9 @@ def tune_command(
     )
 
     def bar(title: str, unit: str, n_units: int) -> Bar:
-        return Bar(title, unit=unit, goes_on=unit == "rows", quiet=setting.quiet).over(n_units)
+        return Bar(title, unit=unit, goes_on=unit == "rows", quiet=running.quiet).over(n_units)
 
-    with options.resumable(hint), setting.prepared():
+    with options.resumable(hint), running.prepared():
         tuned = tune(
             opened,
             model,
@@ -233,14 +218,10 @@ def tune_command(
             progress=bar,
             checkpoint=f"{model}.scan",
         )
-    click.echo(tuned.search.table())
-    click.echo(f"\n{model}: {tuned.model.n_bits} bits from {tuned.fitted.n_rows:,} rows.")
+    echo(*tuned.search.table().splitlines())
+    echo("", f"{model}: {tuned.model.n_bits} bits from {tuned.fitted.n_rows:,} rows.")
     if output is not None:
         _list_files(tuned.files, missing_matplotlib())
-
-
-_OUTPUT = next(k for k, option in enumerate(tune_command.params) if option.name == "output")
-tune_command.params[_OUTPUT:_OUTPUT] = [o for o in fit_command.params if o.name in _KEPT]
 
 
 _PROTOCOLS = (
@@ -277,7 +258,7 @@ def evaluate_command(
     bits: tuple[int, ...],
     output: Path | None,
     as_json: bool,
-    **running: Any,
+    running: options.Running,
 ) -> None:
     """Look the rows of the store QUERIES up by their codes and compare labels.
 
@@ -294,12 +275,12 @@ def evaluate_command(
         write_metrics,
         write_page,
     )
-    from sadih_dask.stores import CodeStore
+    from sadih_dask.model.estimator import SADIH
+    from sadih_dask.stores import CodeStore, FeatureStore
 
     began = time.time()
     if codes is not None and database is None:
         raise click.UsageError("--codes are those of DATABASE, which has their labels; give both")
-    setting = options.Running(**running)
     learner = SADIH.load(model)
     rows = Collection(
         FeatureStore.open(queries),
@@ -309,18 +290,18 @@ def evaluate_command(
     rows.check(learner)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
-    with options.resumable("Repeat the same command."), setting.prepared():
-        with setting.bar("Comparing") as bar:
+    with options.resumable("Repeat the same command."), running.prepared():
+        with running.bar("Comparing") as bar:
             lengths = measure(learner, rows, bits, bar.over)
         if as_json:
-            click.echo(json.dumps(document(learner, rows, lengths), indent=1))
+            echo_json(document(learner, rows, lengths))
         else:
             _print_metrics(lengths, learner.hash_function_.n_bits, TIE_RULE)
         if output is None:
             return
         written = [write_metrics(output, learner, rows, lengths)]
         if (missing := missing_matplotlib()) is None:
-            with setting.bar("Looking at codes") as bar:
+            with running.bar("Looking at codes") as bar:
                 written += write_page(
                     output,
                     learner,
@@ -336,26 +317,26 @@ def evaluate_command(
 
 def _print_metrics(lengths: Sequence[Length], own: int, ties: str) -> None:
     """The whole table of the model's own length, and MAP of the others."""
-    click.echo(repr(next(length.protocols for length in lengths if length.n_bits == own)))
-    click.echo(f"\n{_PROTOCOLS}\n{ties}")
+    shown = repr(next(length.protocols for length in lengths if length.n_bits == own))
+    echo(*shown.splitlines(), "", _PROTOCOLS, ties)
     if len(lengths) < 2:
         return
     names = list(lengths[0].known)
-    click.echo(f"\n{'bits':>6}" + "".join(f"{f'MAP {name}':>14}" for name in names))
+    echo("", f"{'bits':>6}" + "".join(f"{f'MAP {name}':>14}" for name in names))
     for length in lengths:
         values = "".join(f"{length.known[name].map:>14.4f}" for name in names)
-        click.echo(f"{length.n_bits:>6}{values}")
+        echo(f"{length.n_bits:>6}{values}")
 
 
 def _list_files(files: Sequence[Path], missing: str | None, *, to_stderr: bool = False) -> None:
     """Say what was written, and why not more; stdout may be a JSON object's own."""
-    click.echo("\nWritten:", err=to_stderr)
+    echo("", "Written:", err=to_stderr)
     for path in files:
         if path.suffix in (".svg", ".pdf"):
             continue
-        click.echo(f"  {path}", err=to_stderr)
+        echo(f"  {path}", err=to_stderr)
     folders = sorted({str(path.parent) for path in files if path.suffix == ".svg"})
     for folder in folders:
-        click.echo(f"  {folder}/*.svg, *.pdf", err=to_stderr)
+        echo(f"  {folder}/*.svg, *.pdf", err=to_stderr)
     if missing is not None:
-        click.echo(f"No figures and no report: {missing}", err=True)
+        echo(f"No figures and no report: {missing}", err=True)

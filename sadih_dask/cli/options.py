@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from sadih_dask import cluster
+from sadih_dask.cli.output import LogHandler
 from sadih_dask.cli.progress import Bar
-from sadih_dask.cluster import ClusterSettings, Place
-from sadih_dask.cluster.security import check_address
-from sadih_dask.errors import InputError
 from sadih_dask.files.redaction import RedactingFilter
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from sadih_dask.cluster import Cluster, ClusterSettings
+
+Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 quiet = click.option("-q", "--quiet", is_flag=True, help="No progress, only results and errors.")
 overwrite = click.option("--overwrite", is_flag=True, help="Replace what is there.")
@@ -53,145 +54,127 @@ memory_limit = click.option(
 
 
 @dataclass(frozen=True)
-class Connection:
-    """How to speak to a cluster, and processes to use without one."""
-
-    processes: int | None = None
-    tls_ca: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    allow_plain_tcp: bool = False
-
-    @classmethod
-    def of_command(cls) -> Connection:
-        """What the command line said: kept by click, so that commands need not pass it on."""
-        context = click.get_current_context(silent=True)
-        return cls(**({} if context is None else context.meta.get(_CONNECTION, {})))
-
-
-_CONNECTION = "sadih_dask.connection"
-
-
-@dataclass(frozen=True)
 class Running:
-    """Where tasks run, and what is said meanwhile."""
+    """Where tasks run, and what is said meanwhile, as the options of a command say."""
 
     scheduler: str | None
+    processes: int | None
+    ca_file: str | None
+    cert_file: str | None
+    key_file: str | None
+    allow_plain_tcp: bool
     threads: int | None
+    verbose: bool
+    quiet: bool
     memory_limit: int | None = None
-    verbose: bool = False
-    quiet: bool = False
-    connection: Connection = field(default_factory=Connection.of_command)
 
     def bar(self, title: str) -> Bar:
         """Return a progress display."""
         return Bar(title, quiet=self.quiet)
 
-    def over(self, settings: ClusterSettings) -> ClusterSettings:
-        """The settings, with what the command line says in their place."""
-        if self.scheduler is not None and self.connection.processes is not None:
-            raise click.UsageError("--processes are started here; give them or --scheduler.")
-        said: dict[str, Any] = {}
-        if self.scheduler is not None:
-            said |= {"kind": "scheduler", "address": self.scheduler}
-        elif self.connection.processes is not None:
-            said |= {"kind": "processes", "address": None, "n_workers": self.connection.processes}
-        if self.threads is not None:
-            said["threads_per_worker"] = self.threads
-        if self.memory_limit is not None:
-            said["memory_limit"] = self.memory_limit
-        if self.connection.allow_plain_tcp:
-            said["allow_plain_tcp"] = True
-        files = {
-            "ca_file": self.connection.tls_ca,
-            "cert_file": self.connection.tls_cert,
-            "key_file": self.connection.tls_key,
-        }
-        given = {name: path for name, path in files.items() if path is not None}
-        if given:
-            said["tls"] = replace(settings.tls, generate=False, **given)
-        return replace(settings, **said)
+    def over(self, settings: ClusterSettings | None = None) -> ClusterSettings:
+        """The settings, with what the command line says in their place; checked."""
+        from sadih_dask.cluster.settings import ClusterSettings, checked
 
-    def check(self, settings: ClusterSettings) -> None:
-        """Refuse what cannot be connected to, before anything is begun."""
-        chosen = self.over(settings)
-        if chosen.kind == "scheduler":
-            try:
-                check_address(chosen.address or "", chosen.allow_plain_tcp)
-            except InputError as error:
-                raise click.UsageError(str(error)) from error
+        settings = settings or ClusterSettings()
+        if self.scheduler is not None and self.processes is not None:
+            raise click.UsageError("--processes are started here; give them or --scheduler.")
+        said: dict[str, Any] = {
+            "workers": self.processes,
+            "threads": self.threads,
+            "memory_limit": self.memory_limit,
+            "allow_plain_tcp": self.allow_plain_tcp or None,
+        }
+        said = _given(said)
+        if self.scheduler is not None:
+            said |= {"kind": "scheduler", "address": self.scheduler, "options": {}}
+        elif self.processes is not None:
+            said |= {"kind": "processes", "address": None, "options": {}}
+        files = {name: getattr(self, name) for name in ("ca_file", "cert_file", "key_file")}
+        if given := _given(files):
+            said["tls"] = settings.tls.model_copy(update={**given, "generate": False})
+        return checked(ClusterSettings, {**dict(settings), **said})
 
     @contextmanager
-    def prepared(self, settings: ClusterSettings | None = None) -> Iterator[Place]:
+    def prepared(self, settings: ClusterSettings | None = None) -> Iterator[Cluster]:
         """Connect to the scheduler, or set up processes or threads, while the block lasts."""
+        from sadih_dask import cluster
+
         if self.verbose:
             log_to_stderr()
-        with ExitStack() as stack:
-            try:
-                chosen = self.over(settings or ClusterSettings())
-                place = stack.enter_context(cluster.running(chosen))
-            except InputError as error:
-                raise click.UsageError(str(error)) from error
-            yield place
+        with cluster.running(self.over(settings)) as found:
+            yield found
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def log_to_stderr() -> None:
     """Show what the package has to say, the memory plan among it."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("sadih: %(message)s"))
+    handler = LogHandler()
     handler.addFilter(RedactingFilter())
     logger = logging.getLogger("sadih_dask")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
 
 
-def running(function: Decorated) -> Decorated:
+def running(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `Running`, for a command that plans its memory."""
-    return placed(memory_limit(function))
+    return _placed(function, memory_limit, *_PLACED)
 
 
-def placed(function: Decorated) -> Decorated:
+def placed(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say where tasks run and what is said meanwhile."""
-    for option in (
-        quiet,
-        click.option("-v", "--verbose", is_flag=True, help="Show the log, plans of memory in it."),
-        click.option(
-            "--threads",
-            type=click.IntRange(min=1),
-            default=None,
-            help="Threads of this process, or of each of --processes.  "
-            f"[default: {os.cpu_count()}, or 1]",
-        ),
-        _connection("--allow-plain-tcp", is_flag=True, help="Speak to other machines unencrypted."),
-        _connection("--tls-key", metavar="FILE", help="Its private key (or SADIH_TLS_KEY)."),
-        _connection("--tls-cert", metavar="FILE", help="Own certificate (or SADIH_TLS_CERT)."),
-        _connection("--tls-ca", metavar="FILE", help="Certificate authority (or SADIH_TLS_CA)."),
-        _connection(
-            "--processes",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Run in N processes of this machine.",
-        ),
-        click.option(
-            "--scheduler",
-            envvar="DASK_SCHEDULER_ADDRESS",
-            metavar="ADDRESS",
-            help="Run on this Dask cluster, for example tls://host:8786 "
-            "(or DASK_SCHEDULER_ADDRESS).",
-        ),
-    ):
-        function = option(function)
-    return function
+    return _placed(function, *_PLACED)
 
 
-def _connection(flag: str, **options: Any) -> Callable[[Decorated], Decorated]:
-    """Return an option of `Connection`."""
+_PLACED = (
+    quiet,
+    click.option("-v", "--verbose", is_flag=True, help="Show the log, plans of memory in it."),
+    click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        help="Threads of this process, or of each of --processes.  "
+        f"[default: {os.cpu_count()}, or 1]",
+    ),
+    click.option("--allow-plain-tcp", is_flag=True, help="Speak to other machines unencrypted."),
+    click.option(
+        "--tls-key", "key_file", metavar="FILE", help="Its private key (or SADIH_TLS_KEY)."
+    ),
+    click.option(
+        "--tls-cert", "cert_file", metavar="FILE", help="Own certificate (or SADIH_TLS_CERT)."
+    ),
+    click.option(
+        "--tls-ca", "ca_file", metavar="FILE", help="Certificate authority (or SADIH_TLS_CA)."
+    ),
+    click.option(
+        "--processes",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Run in N processes of this machine.",
+    ),
+    click.option(
+        "--scheduler",
+        envvar="DASK_SCHEDULER_ADDRESS",
+        metavar="ADDRESS",
+        help="Run on this Dask cluster, for example tls://host:8786 (or DASK_SCHEDULER_ADDRESS).",
+    ),
+)
 
-    def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-        if value is not None:
-            ctx.meta.setdefault(_CONNECTION, {})[parameter.name] = value
 
-    return click.option(flag, expose_value=False, callback=keep, **options)
+def _placed(function: Callable[..., Any], *options: Decorator) -> Callable[..., Any]:
+    """A command that takes these options as one argument, ``running``."""
+
+    @wraps(function)
+    def command(**given: Any) -> Any:
+        names = [field.name for field in fields(Running) if field.name in given]
+        return function(running=Running(**{name: given.pop(name) for name in names}), **given)
+
+    decorated: Callable[..., Any] = command
+    for option in options:
+        decorated = option(decorated)
+    return decorated
 
 
 class Interrupted(Exception):

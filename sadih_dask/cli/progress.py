@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
+from datetime import timedelta
 from typing import Any, Self
 
-import click
+from sadih_dask.cli.output import echo
 
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -21,10 +21,8 @@ class Bar:
     def __init__(
         self, title: str, *, unit: str = "rows", goes_on: bool = False, quiet: bool = False
     ) -> None:
-        self._title = title
-        self._unit = unit
+        self._title, self._unit, self._quiet = title, unit, quiet
         self._n_units: int | None = None
-        self._quiet = quiet
         self._first: float | None = None if goes_on else 0.0
         self._began = self._said = time.monotonic()
         self._display: Any = None
@@ -39,80 +37,51 @@ class Bar:
         """Show progress."""
         if self._quiet or total == 0:
             return
-        scale = 1.0 if self._n_units is None else self._n_units / total
-        now, all_units = done * scale, total * scale
+        units = total if self._n_units is None else self._n_units
+        now, moment = done / total * units, time.monotonic()
         if self._first is None:
-            self._first, self._began = now, time.monotonic()
+            self._first, self._began = now, moment
+        elapsed = moment - self._began
+        speed = (now - self._first) / elapsed if elapsed > 0 else 0.0
         if self._display is not None:
-            self._display.update(0, completed=now, total=all_units, speed=self._speed(now))
-        elif self._lines_are_due(done == total):
-            self._say(now, all_units)
-
-    def _speed(self, now: float) -> float:
-        elapsed = time.monotonic() - self._began
-        return (now - (self._first or 0.0)) / elapsed if elapsed > 0 else 0.0
-
-    def _lines_are_due(self, over: bool) -> bool:
-        moment = time.monotonic()
-        if moment - self._said < SECONDS_BETWEEN_LINES and not over:
-            return False
-        self._said = moment
-        return True
-
-    def _say(self, now: float, total: float) -> None:
-        speed = self._speed(now)
-        left = f", {_clock((total - now) / speed)} left" if speed > 0 and now < total else ""
-        elapsed = _clock(time.monotonic() - self._began)
-        pace = f"{speed:,.0f} {self._unit}/s, " if speed > 0 else ""  # unknown after one report
-        click.echo(
-            f"{self._title}: {now:,.0f} of {total:,.0f} {self._unit} ({now / total:.0%}), "
-            f"{pace}{elapsed} elapsed{left}",
-            err=True,
-        )
+            self._display.update(0, completed=now, total=units, speed=speed)
+        elif moment - self._said >= SECONDS_BETWEEN_LINES or done == total:
+            self._said = moment
+            pace = f"{speed:,.0f} {self._unit}/s, " if speed > 0 else ""  # unknown at first
+            left = f", {_clock((units - now) / speed)} left" if speed > 0 and now < units else ""
+            echo(
+                f"{self._title}: {now:,.0f} of {units:,.0f} {self._unit} ({done / total:.0%}), "
+                f"{pace}{_clock(elapsed)} elapsed{left}",
+                err=True,
+            )
 
     def __enter__(self) -> Self:
         if not self._quiet and sys.stderr.isatty():
-            self._display = _rich_display(self._title, self._unit)
+            self._display = _display(self._title, self._unit)
             self._display.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._display is not None:
             self._display.stop()
 
 
 def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return str(timedelta(seconds=round(seconds)))
 
 
-def _rich_display(title: str, unit: str) -> Any:
+def _display(title: str, unit: str) -> Any:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress, TimeElapsedColumn, TimeRemainingColumn
 
     display = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit),
-        TextColumn("{task.fields[speed]:,.0f} " + unit + "/s"),
+        *Progress.get_default_columns()[:3],
+        f"{{task.completed:,.0f}} of {{task.total:,.0f}} {unit}",
+        f"{{task.fields[speed]:,.0f}} {unit}/s",
         TimeElapsedColumn(),
-        TextColumn("elapsed,"),
+        "elapsed,",
         TimeRemainingColumn(),
-        TextColumn("left"),
+        "left",
         console=Console(stderr=True),
     )
     display.add_task(title, total=1, speed=0.0)

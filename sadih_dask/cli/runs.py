@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sadih_dask.cli import options
+from sadih_dask.cli.output import complain, echo, echo_json
 from sadih_dask.cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _show_settings(context: click.Context, _: click.Parameter, wanted: bool) -> 
     from sadih_dask.runs.loading import describe
 
     for line in describe():
-        click.echo(line)
+        echo(line)
     context.exit()
 
 
@@ -59,7 +59,7 @@ def run_command(
     overrides: tuple[str, ...],
     only_plan: bool,
     as_json: bool,
-    **running: Any,
+    running: options.Running,
 ) -> int:
     """Bring a collection up to date as the TOML file CONFIG says: codes, metrics, a report.
 
@@ -78,16 +78,15 @@ def run_command(
     from sadih_dask.runs.loading import load
 
     settings = load(configuration, overrides)
-    setting = options.Running(**running)
-    setting.check(settings.cluster.chosen)
+    cluster = running.over(settings.cluster)  # refused before anything is begun
     from sadih_dask.runs.run import Pipeline, plan
 
     pipeline = Pipeline(
         settings,
         configuration,
-        partial(Bar, quiet=setting.quiet),
-        lambda: _placed(setting, settings.cluster.chosen),
-        lambda line: None if setting.quiet else click.echo(line, err=as_json),
+        partial(Bar, quiet=running.quiet),
+        lambda: _placed(running, cluster),
+        lambda line: None if running.quiet else echo(line, err=as_json),
     )
     if only_plan:
         _print_plan(plan(pipeline), as_json)
@@ -97,28 +96,30 @@ def run_command(
             record = pipeline.run()
     finally:
         if as_json and pipeline.record is not None:
-            click.echo(json.dumps(pipeline.record.to_dict(), indent=1))
-    if not as_json and not setting.quiet:
+            echo_json(pipeline.record.to_dict())
+    if not as_json and not running.quiet:
         _print_record(record, pipeline)
     if record.outcome == "refused":
         for reason in (record.gate or {}).get("reasons", []):
-            click.echo(f"sadih: {reason}", err=True)
-        click.echo(f"sadih: latest is still {record.previous or 'none'}.", err=True)
+            complain(reason)
+        complain(f"latest is still {record.previous or 'none'}.")
         return GATE_REFUSED
     return 0
 
 
 @contextmanager
-def _placed(setting: options.Running, said: ClusterSettings) -> Iterator[Mapping[str, Any] | None]:
-    with setting.prepared(said) as place:
-        yield place.describe()
+def _placed(
+    running: options.Running, settings: ClusterSettings
+) -> Iterator[Mapping[str, Any] | None]:
+    with running.prepared(settings) as cluster:
+        yield cluster.describe()
 
 
 def _print_plan(stages: Iterator[Mapping[str, Any]], as_json: bool) -> None:
     from dask.utils import format_bytes
 
     if as_json:
-        click.echo(json.dumps(list(stages), indent=1))
+        echo_json(list(stages))
         return
     for stage in stages:
         words = [f"{stage['stage']:<10}{stage['action']}"]
@@ -130,25 +131,25 @@ def _print_plan(stages: Iterator[Mapping[str, Any]], as_json: bool) -> None:
             words.append(f"{format_bytes(stage['bytes'])} to read")
         if stage.get("memory") is not None:
             words.append(f"at most {format_bytes(stage['memory'])} of memory")
-        click.echo(", ".join(words))
-    click.echo("Nothing was done (--plan).")
+        echo(", ".join(words))
+    echo("Nothing was done (--plan).")
 
 
 def _print_record(record: Record, pipeline: Pipeline) -> None:
     """What was done, and how good it is."""
     directory = pipeline.settings.run.directory
     if record.outcome == "nothing to do":
-        click.echo(f"Nothing to do: {directory} is up to date (run {record.id}).")
+        echo(f"Nothing to do: {directory} is up to date (run {record.id}).")
         return
     for stage in record.stages:
         rows = f"{stage.facts['rows']:>12,} rows" if "rows" in stage.facts else ""
         seconds = f"{stage.seconds:>8.2f} s" if stage.action == "done" else ""
-        click.echo(f"  {stage.name:<10}{stage.action:<8}{seconds:>10}{rows}")
+        echo(f"  {stage.name:<10}{stage.action:<8}{seconds:>10}{rows}")
     _print_metrics(record.metrics)
     if record.outcome == "complete":
-        click.echo(f"Run {record.id} is the latest: {directory}/latest")
+        echo(f"Run {record.id} is the latest: {directory}/latest")
         for name, path in record.files.items():
-            click.echo(f"  {name:<14}{path}")
+            echo(f"  {name:<14}{path}")
 
 
 def _print_metrics(metrics: Mapping[str, Any]) -> None:
@@ -158,11 +159,11 @@ def _print_metrics(metrics: Mapping[str, Any]) -> None:
     protocols = list(next(iter(lengths.values())))
     names = ["MAP", "precision@100"]
     titles = [f"{name} {protocol}" for protocol in protocols for name in names]
-    click.echo(f"{'bits':>6}" + "".join(f"{title:>23}" for title in titles))
+    echo(f"{'bits':>6}" + "".join(f"{title:>23}" for title in titles))
     for bits, found in lengths.items():
         values = [found[protocol].get(name) for protocol in protocols for name in names]
         shown = "".join(f"{'' if v is None else f'{v:.4f}':>23}" for v in values)
-        click.echo(f"{bits:>6}{shown}")
+        echo(f"{bits:>6}{shown}")
 
 
 @click.command()
@@ -188,20 +189,20 @@ def runs_command(directory: str, as_json: bool) -> None:
         if record["outcome"] == "running":  # nobody is at it any more
             record["outcome"] = "killed"
     if as_json:
-        click.echo(json.dumps(records, indent=1))
+        echo_json(records)
         return
     if not records:
-        click.echo(f"{runs.url} has no runs yet; make one with: sadih run CONFIG")
+        echo(f"{runs.url} has no runs yet; make one with: sadih run CONFIG")
         return
     latest = runs.latest()
     width = max(len(record["id"]) for record in records)
-    click.echo(
+    echo(
         f"  {'run':<{width}}  {'outcome':<12}{'seconds':>9}{'rows':>14}{'bits':>6}"
         f"{'MAP learned':>13}{'MAP encoded':>13}  stages done"
     )
     for record in records:
         star = "*" if record["id"] == latest else " "
-        click.echo(f"{star} {record['id']:<{width}}  {_line(record)}")
+        echo(f"{star} {record['id']:<{width}}  {_line(record)}")
 
 
 def _line(record: Mapping[str, Any]) -> str:
@@ -246,9 +247,9 @@ def compare_command(directory: str, first: str, second: str, as_json: bool) -> N
 
     found = compare(record_of(first), record_of(second))
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=1))
+        echo_json(found.to_dict())
         return
-    click.echo(f"from {first} to {second}")
+    echo(f"from {first} to {second}")
     _print_differences("settings", found.settings)
     _print_differences("data and results", found.data)
     _print_differences("versions", found.versions)
@@ -269,13 +270,13 @@ def _named(row: Difference) -> Difference:
 def _print_differences(title: str, differences: Iterable[Difference]) -> None:
     rows = list(differences)
     if not rows:
-        click.echo(f"\n{title}: the same")
+        echo("", f"{title}: the same")
         return
-    click.echo(f"\n{title}")
+    echo("", f"{title}")
     width = max(len(row.what) for row in rows)
     for row in rows:
         change = "" if row.change is None else f"  {_signed(row.change)}"
-        click.echo(f"  {row.what:<{width}}  {_short(row.first)} -> {_short(row.second)}{change}")
+        echo(f"  {row.what:<{width}}  {_short(row.first)} -> {_short(row.second)}{change}")
 
 
 def _signed(change: float) -> str:
@@ -304,4 +305,4 @@ def rollback_command(directory: str, run: str | None) -> None:
         raise FormatError(f"{runs.url} has no runs; nothing was changed")
     with runs.locked():
         before, chosen = runs.roll_back(run)
-    click.echo(f"{runs.url}: latest was {before}, is {chosen}.")
+    echo(f"{runs.url}: latest was {before}, is {chosen}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sadih_dask.cli import options
+from sadih_dask.cli.output import complain, echo, echo_json
 from sadih_dask.cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ def inspect_command(path: str, as_json: bool) -> None:
 
     found = inspect(path)
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=1))
+        echo_json(asdict(found))
         return
     lines = _of_model(found) if isinstance(found, ModelDescription) else _of_store(found)
     for name, value in lines:
-        click.echo(f"{name:<14}{value}" if name else f"{'':<14}{value}")
+        echo(f"{name:<14}{value}" if name else f"{'':<14}{value}")
 
 
 def _of_store(store: StoreDescription) -> Iterator[tuple[str, str]]:
@@ -139,15 +139,15 @@ def verify_command(store: str, workers: int | None, quiet: bool) -> None:
     with options.resumable("Nothing was changed."), bar:
         found = verify(store, workers=workers, progress=bar)
     if found is None:
-        click.echo(f"{store}: model file, intact.")
+        echo(f"{store}: model file, intact.")
         return
     for problem in found.problems:
-        click.echo(problem)
+        echo(problem)
     if not found.ok:
         damaged = f"{len(found.problems)} of {found.n_chunks} chunks are damaged"
-        click.echo(f"sadih: {found.url}: {damaged}", err=True)
+        complain(f"{found.url}: {damaged}")
         raise click.exceptions.Exit(1)
-    click.echo(
+    echo(
         f"{found.url}: intact. {found.n_rows:,} rows, {found.n_chunks:,} chunks, "
         f"{found.n_bytes:,} bytes read and compared with their checksums and digests."
     )
@@ -159,11 +159,11 @@ def _verify_runs(directory: str) -> None:
     runs = RunDirectory(directory)
     found = list(runs.problems())
     for problem in found:
-        click.echo(problem)
+        echo(problem)
     if found:
-        click.echo(f"sadih: {runs.url}: {len(found)} things are damaged", err=True)
+        complain(f"{runs.url}: {len(found)} things are damaged")
         raise click.exceptions.Exit(1)
-    click.echo(f"{runs.url}: intact. {len(runs.runs())} runs, all that they made.")
+    echo(f"{runs.url}: intact. {len(runs.runs())} runs, all that they made.")
 
 
 @click.command()
@@ -182,7 +182,7 @@ def delete_command(store: str, ids: str, ids_variable: str | None) -> None:
     source = open_ids(ids, ids_variable)
     found = FeatureStore.open(store)
     n_rows = found.delete(source.read(0, source.n_rows))
-    click.echo(f"{found.url}: {n_rows:,} rows deleted, {found.n_rows:,} are left.")
+    echo(f"{found.url}: {n_rows:,} rows deleted, {found.n_rows:,} are left.")
 
 
 @click.command()
@@ -208,7 +208,7 @@ def compact_command(store: str, one_segment: bool, purge: bool, abandon: bool, q
     with options.resumable("Nothing was lost: repeat the same command to go on."), bar:
         after = found.compact(one_segment=one_segment, purge=purge, progress=bar)
     given_up = f" {n_given_up} unfinished ones given up." if n_given_up else ""
-    click.echo(
+    echo(
         f"{after.url}: {len(found.segments):,} segments became {len(after.segments):,}, "
         f"{after.n_rows:,} rows.{given_up}"
     )
@@ -222,4 +222,4 @@ def restore_command(store: str, commit: int) -> None:
     from sadih_dask.jobs.inspect import open_store
 
     after = open_store(store).restore(commit)
-    click.echo(f"{after.url}: {after.n_rows:,} rows as of commit {commit}.")
+    echo(f"{after.url}: {after.n_rows:,} rows as of commit {commit}.")

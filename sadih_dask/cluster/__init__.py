@@ -1,9 +1,11 @@
 """Where tasks run: threads or processes of this machine, or a cluster, over connections one trusts.
 
-Nothing here is needed to use this package with a Dask client of one's own.
+Read `settings` first (what one may ask for), then `start` (starting or joining it) with `launchers`
+(processes, Slurm, Kubernetes), `security` (certificates) and `versions` (workers with others are
+named). Nothing here is needed to use this package with a Dask client of one's own.
 """
 
-from sadih_dask.cluster.settings import ClusterSettings, Kubernetes, Slurm, Tls
-from sadih_dask.cluster.start import Place, running
+from sadih_dask.cluster.settings import ClusterSettings, Tls
+from sadih_dask.cluster.start import Cluster, running
 
-__all__ = ["ClusterSettings", "Kubernetes", "Place", "Slurm", "Tls", "running"]
+__all__ = ["Cluster", "ClusterSettings", "Tls", "running"]

@@ -1,6 +1,6 @@
-"""A scheduler in this process, and workers as jobs of SLURM.
+"""Clusters that are started for a run: processes of this machine, SLURM's jobs, Kubernetes' pods.
 
-A DaskCluster of the Dask operator for Kubernetes: made for the run, or one that is there.
+Each is a context manager of a cluster and of the credentials that a client of it needs.
 """
 
 from __future__ import annotations
@@ -9,124 +9,104 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sadih_dask.cluster.security import check_plain, security_for, wants_tls
+from sadih_dask.cluster.security import credentials, plain_tcp_refused, tls_files
 from sadih_dask.cluster.settings import ClusterSettings
-from sadih_dask.errors import ClusterError, InputError
+from sadih_dask.errors import Argument, ClusterError, ConfigError, Remedy, require
 from sadih_dask.files.redaction import redact
 
+_DASHBOARD = "127.0.0.1:0"
+"""Dashboards show much and ask for no password; others do not reach them, any port will do."""
 
-def job_options(settings: ClusterSettings) -> dict[str, Any]:
+
+@contextmanager
+def processes(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
+    """Workers of this machine, which only this machine can reach, and only with credentials."""
+    from distributed import LocalCluster
+
+    security = credentials(settings.tls)
+    with LocalCluster(
+        n_workers=settings.workers,
+        threads_per_worker=settings.threads or 1,
+        memory_limit=settings.memory_limit or "auto",
+        processes=True,
+        host="127.0.0.1",
+        protocol="tls://",
+        security=security,
+        dashboard_address=_DASHBOARD,
+    ) as cluster:
+        yield cluster, security
+
+
+@contextmanager
+def slurm_jobs(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
+    """A scheduler in this process, and workers as jobs, which are cancelled at the end."""
+    jobqueue = require("dask_jobqueue.slurm", "a SLURM cluster")
+    options = slurm_options(settings)
+    with jobqueue.SLURMCluster(**options) as cluster:
+        cluster.scale(jobs=settings.workers or 1)
+        yield cluster, options.get("security")
+
+
+def slurm_options(settings: ClusterSettings) -> dict[str, Any]:
     """Arguments of `dask_jobqueue.SLURMCluster`; settings that are not safe are refused."""
     slurm = settings.slurm
-    security = security_for(settings.tls, generated=True) if wants_tls(settings.tls) else None
-    if security is None:
-        # Without a network of its own the scheduler listens where other machines reach it.
-        check_plain(_host(slurm.interface), settings.allow_plain_tcp)
-    elif settings.tls.generate and slurm.shared_directory is None:
-        raise InputError(
-            "certificates that are made for a SLURM cluster must be seen by all nodes: give "
-            "shared_directory, a folder on a shared file system"
-        )
-    given = {
-        "queue": slurm.queue,
-        "account": slurm.account,
-        "walltime": slurm.walltime,
-        "interface": slurm.interface,
-        "shared_temp_directory": slurm.shared_directory,
-        "log_directory": slurm.log_directory,
-        "security": security,
-    }
+    _check_interface(slurm.interface)
+    security = _slurm_credentials(settings)
     return {
         "cores": slurm.cores,
         "memory": slurm.memory,
         "processes": 1,
         "protocol": "tls://" if security is not None else "tcp://",
-        "scheduler_options": {"port": 0, "dashboard_address": settings.dashboard},
-        **{name: value for name, value in given.items() if value is not None},
+        "scheduler_options": {"port": 0, "dashboard_address": _DASHBOARD},
+        **_given(
+            queue=slurm.queue,
+            account=slurm.account,
+            walltime=slurm.walltime,
+            interface=slurm.interface,
+            shared_temp_directory=slurm.shared_directory,
+            log_directory=slurm.log_directory,
+            security=security,
+        ),
     }
 
 
-def _host(interface: str | None) -> str:
+def _slurm_credentials(settings: ClusterSettings) -> Any:
+    """Certificates that are given, or made where all nodes see them."""
+    if any(tls_files(settings.tls).values()):
+        return credentials(settings.tls)
+    if settings.allow_plain_tcp and not settings.tls.generate:
+        return None
+    if settings.slurm.shared_directory is not None:
+        return credentials(settings.tls)
+    if settings.tls.generate:
+        raise ConfigError(
+            "certificates that are made for a SLURM cluster must be seen by all nodes: give "
+            "shared_directory, a folder on a shared file system"
+        )
+    raise plain_tcp_refused("between the jobs of a SLURM cluster")
+
+
+def _check_interface(interface: str | None) -> None:
     if interface is None:
-        return "0.0.0.0"  # noqa: S104 (where it would listen, which is what is refused)
+        return
     from distributed.utils import get_ip_interface
 
     try:
-        return str(get_ip_interface(interface))
+        get_ip_interface(interface)
     except ValueError as error:
-        raise InputError(f"cluster option interface: {error}") from error
+        raise ConfigError(f"cluster option interface: {error}") from error
 
 
 @contextmanager
-def jobs(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
-    """Submit jobs, and cancel them at the end."""
+def kubernetes_pods(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
+    """A DaskCluster of the Dask operator: one that is there, or one that is deleted at the end."""
+    options = kubernetes_options(settings)
+    what = "a cluster on Kubernetes"
+    operator = require("dask_kubernetes.operator", what)
+    modes = require("dask_kubernetes.operator.kubecluster.kubecluster", what)
+    options["create_mode"] = modes.CreateMode[options["create_mode"]]
     try:
-        from dask_jobqueue.slurm import SLURMCluster
-    except ImportError as error:
-        raise InputError(
-            "a SLURM cluster needs dask-jobqueue: pip install 'sadih-dask[slurm]'"
-        ) from error
-    options = job_options(settings)
-    with SLURMCluster(**options) as cluster:
-        cluster.scale(jobs=settings.n_workers or 1)
-        yield cluster, options.get("security")
-
-
-def cluster_options(settings: ClusterSettings) -> dict[str, Any]:
-    """Arguments of `dask_kubernetes.operator.KubeCluster`; ones that are not safe are refused.
-
-    The operator's clusters do not speak TLS.
-    """
-    pods = settings.kubernetes
-    if not settings.allow_plain_tcp:
-        raise InputError(
-            "a DaskCluster of Kubernetes speaks plain TCP between its pods, and the Dask protocol "
-            "runs whatever it is sent. Where the pod network is closed to others (NetworkPolicy) "
-            "say allow_plain_tcp = true in [cluster], or --allow-plain-tcp; else run scheduler and "
-            "workers with certificates yourself and use kind 'scheduler' with a tls:// address"
-        )
-    common = {"name": pods.name, "namespace": pods.namespace, "quiet": True}
-    if pods.image is None:
-        return {**_given(common), "create_mode": "CONNECT_ONLY", "shutdown_on_close": False}
-    size = _given({"cpu": pods.cores, "memory": pods.memory})
-    resources = {"requests": size, "limits": size} if size else None
-    return {
-        **_given(common),
-        **_given({"resources": resources}),
-        "image": pods.image,
-        "n_workers": settings.n_workers or 1,
-        "create_mode": "CREATE_ONLY",
-        "shutdown_on_close": True,
-        "worker_command": _worker_command(settings),
-        "resource_timeout": round(settings.seconds_without_workers),
-    }
-
-
-def _worker_command(settings: ClusterSettings) -> list[str]:
-    words = ["dask", "worker", "--nthreads", str(settings.threads_per_worker or 1)]
-    if settings.memory_limit is not None:
-        words += ["--memory-limit", str(settings.memory_limit)]
-    return words
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-@contextmanager
-def pods(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
-    """Make or find the cluster; what was made is deleted at the end."""
-    options = cluster_options(settings)
-    try:
-        from dask_kubernetes.operator import KubeCluster
-        from dask_kubernetes.operator.kubecluster.kubecluster import CreateMode
-    except ImportError as error:
-        raise InputError(
-            "a cluster on Kubernetes needs dask-kubernetes: pip install 'sadih-dask[kubernetes]'"
-        ) from error
-    options["create_mode"] = CreateMode[options["create_mode"]]
-    try:
-        cluster = KubeCluster(**options)
+        cluster = operator.KubeCluster(**options)
     except Exception as error:  # of many libraries: no API server, no operator, no such cluster
         raise ClusterError(
             f"Kubernetes gave no cluster ({type(error).__name__}: {redact(str(error))[:300]}). "
@@ -134,3 +114,43 @@ def pods(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
         ) from error
     with cluster:
         yield cluster, None
+
+
+def kubernetes_options(settings: ClusterSettings) -> dict[str, Any]:
+    """Arguments of `dask_kubernetes.operator.KubeCluster`; ones that are not safe are refused.
+
+    The operator's clusters do not speak TLS.
+    """
+    pods = settings.kubernetes
+    if not settings.allow_plain_tcp:
+        raise ConfigError(
+            "a DaskCluster of Kubernetes speaks plain TCP between its pods, and the Dask protocol "
+            "runs whatever it is sent",
+            remedy=Remedy(
+                "Where the pod network is closed to others (NetworkPolicy) say {}; else run "
+                "scheduler and workers with certificates yourself and use kind 'scheduler' with a "
+                "tls:// address",
+                Argument("allow_plain_tcp", True),
+            ),
+        )
+    common = _given(name=pods.name, namespace=pods.namespace, quiet=True)
+    if pods.image is None:
+        return {**common, "create_mode": "CONNECT_ONLY", "shutdown_on_close": False}
+    size = _given(cpu=pods.cores, memory=pods.memory)
+    worker = ["dask", "worker", "--nthreads", str(settings.threads or 1)]
+    if settings.memory_limit is not None:
+        worker += ["--memory-limit", str(settings.memory_limit)]
+    return {
+        **common,
+        **({"resources": {"requests": size, "limits": size}} if size else {}),
+        "image": pods.image,
+        "n_workers": settings.workers or 1,
+        "create_mode": "CREATE_ONLY",
+        "shutdown_on_close": True,
+        "worker_command": worker,
+        "resource_timeout": round(settings.seconds_without_workers),
+    }
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,70 +1,94 @@
-"""What can be said about where tasks run: plain data that needs no Dask to be made or checked."""
+"""What can be said about where tasks run: plain data that needs no Dask to be made or checked.
+
+A configuration's ``[cluster]`` section is `ClusterSettings` as it is; every description is shown to
+users.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Self, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
-from sadih_dask.errors import InputError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from sadih_dask.cluster.security import check_address
+from sadih_dask.errors import ConfigError, SadihError
 
 Kind: TypeAlias = Literal["threads", "processes", "scheduler", "slurm", "kubernetes"]
-_Options = TypeVar("_Options", "Slurm", "Kubernetes")
+Count: TypeAlias = Annotated[int, Field(ge=1, strict=True)]
+Seconds: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 WORKER_TIMEOUTS: dict[str, float] = {"slurm": 3600.0, "kubernetes": 600.0}
 """Seconds to wait for a worker where jobs queue or images are pulled; elsewhere a minute."""
 
 
-@dataclass(frozen=True)
-class Tls:
-    """Certificates, as paths of PEM files, or the wish to have them made for a while.
+class Section(BaseModel):
+    """A table of a configuration: unknown keys are errors."""
 
-    Fields that are not given come from SADIH_TLS_CA, SADIH_TLS_CERT and SADIH_TLS_KEY, then from
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Tls(Section):
+    """Certificates (PEM files); secrets themselves never stand in a configuration.
+
+    Files that are not given come from SADIH_TLS_CA, SADIH_TLS_CERT and SADIH_TLS_KEY, then from
     Dask's own configuration (``distributed.comm.tls``, DASK_DISTRIBUTED__COMM__TLS__...).
     """
 
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    generate: bool = False
+    ca_file: Annotated[str | None, Field(description="certificate of the authority")] = None
+    cert_file: Annotated[str | None, Field(description="certificate of this process")] = None
+    key_file: Annotated[str | None, Field(description="its private key")] = None
+    generate: Annotated[
+        bool,
+        Field(description="make certificates for a cluster of SLURM, for as long as it runs"),
+    ] = False
 
 
-@dataclass(frozen=True)
-class Slurm:
-    """Jobs of a worker each.
+class Slurm(Section):
+    """Jobs of a worker each; ``cores`` and ``memory`` are a job's.
 
-    ``cores`` and ``memory`` are a job's. ``interface`` is the network (such as ib0) on which
-    scheduler and workers meet. ``shared_directory`` is a folder that all nodes see; certificates
-    that are made for the run are there while it lasts.
+    ``interface`` is the network (such as ib0) on which scheduler and workers meet.
+    ``shared_directory`` is a folder that all nodes see; certificates that are made for the run are
+    there while it lasts.
     """
 
     queue: str | None = None
     account: str | None = None
     walltime: str | None = None
-    cores: int = 1
+    cores: Count = 1
     memory: str = "4GiB"
     interface: str | None = None
     shared_directory: str | None = None
     log_directory: str | None = None
 
-    def __post_init__(self) -> None:
-        for name in _strings(self):
-            value = getattr(self, name)
-            if value is not None and not re.fullmatch(r"[\w.,:/@%+=~-]+", value):
-                raise InputError(
-                    f"cluster option {name} is {value!r}; it is written into a job script and may "
-                    "hold letters, digits and . , : / @ % + = ~ - _ only"
-                )
+    @field_validator("*")
+    @classmethod
+    def _is_one_word(cls, value: Any) -> Any:
+        if isinstance(value, str) and not re.fullmatch(r"[\w.,:/@%+=~-]+", value):
+            raise ValueError(
+                f"{value!r} is written into a job script and may hold letters, digits and "
+                ". , : / @ % + = ~ - _ only"
+            )
+        return value
 
 
-@dataclass(frozen=True)
-class Kubernetes:
-    """A DaskCluster of the Dask operator.
+class Kubernetes(Section):
+    """A DaskCluster of the Dask operator; ``cores`` and ``memory`` are a pod's.
 
     With an ``image`` one is made, called ``name`` if that is given, and deleted at the end; without
-    one, the cluster of that ``name`` is used and left. ``cores`` and ``memory`` are a pod's.
+    one, the cluster of that ``name`` is used and left.
     """
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
 
     name: str | None = None
     namespace: str | None = None
@@ -72,71 +96,106 @@ class Kubernetes:
     cores: str | None = None
     memory: str | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("name", "namespace"):
-            value = getattr(self, name)
-            if value is not None and not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", value):
-                raise InputError(
-                    f"cluster option {name} is {value!r}; Kubernetes takes small letters, digits "
-                    "and -, beginning with a letter"
-                )
-
-
-@dataclass(frozen=True)
-class ClusterSettings:
-    """Where tasks run.
-
-    kind    threads or processes of this machine; a running scheduler; jobs of SLURM; Kubernetes
-    address of the running scheduler, tls://host:port
-    n_workers, threads_per_worker   to start; of a running scheduler, how many to wait for
-    memory_limit    what a worker may use, bytes or a word such as 4GiB
-    allow_plain_tcp whether to speak to other machines without encryption
-    dashboard   where the dashboard of a scheduler that is started here listens
-    connect_timeout, scheduler_timeout, worker_timeout  seconds: to be let in, without an answer,
-            without any worker (by default longer where jobs queue)
-    """
-
-    kind: Kind = "threads"
-    address: str | None = None
-    n_workers: int | None = None
-    threads_per_worker: int | None = None
-    memory_limit: str | int | None = None
-    tls: Tls = field(default_factory=Tls)
-    allow_plain_tcp: bool = False
-    dashboard: str = "127.0.0.1:0"
-    connect_timeout: float = 10.0
-    scheduler_timeout: float = 30.0
-    worker_timeout: float | None = None
-    slurm: Slurm = field(default_factory=Slurm)
-    kubernetes: Kubernetes = field(default_factory=Kubernetes)
-
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise InputError(f"cluster kind is {self.kind!r}; expected one of {get_args(Kind)}")
-        if (self.kind == "scheduler") != (self.address is not None):
-            raise InputError(
-                f"cluster kind {self.kind!r} {'without' if self.address is None else 'with'} an "
-                "address; a running scheduler has kind 'scheduler' and one such as tls://host:8786"
+    @field_validator("name", "namespace")
+    @classmethod
+    def _is_a_name(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", value):
+            raise ValueError(
+                f"{value!r}; Kubernetes takes small letters, digits and -, beginning with a letter"
             )
-        for name in ("n_workers", "threads_per_worker"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"cluster {name} is {value}; expected 1 or more")
-        if self.kind == "kubernetes" and not (self.kubernetes.name or self.kubernetes.image):
-            raise InputError(
+        return value
+
+    @model_validator(mode="after")
+    def _is_some_cluster(self) -> Self:
+        if not (self.name or self.image):
+            raise ValueError(
                 "a cluster on Kubernetes needs the name of a DaskCluster that runs, or the image "
                 "of one to make"
             )
-
-    def with_options(self, options: Mapping[str, Any]) -> Self:
-        """The same with further options of its kind; one that the kind does not have is refused."""
-        if self.kind == "slurm":
-            return replace(self, slurm=_set(self.slurm, options))
-        if self.kind == "kubernetes":
-            return replace(self, kubernetes=_set(self.kubernetes, options))
-        if options:
-            raise InputError(f"cluster kind {self.kind!r} has no further options: {list(options)}")
         return self
+
+
+def _bytes(size: Any) -> Any:
+    """A number of bytes, also from words."""
+    if not isinstance(size, str):
+        return size
+    from dask.utils import parse_bytes
+
+    try:
+        return int(parse_bytes(size))
+    except ValueError:
+        raise ValueError(f"{size!r} is no number of bytes, such as 4GiB") from None
+
+
+class ClusterSettings(Section):
+    """Where tasks run."""
+
+    kind: Annotated[
+        Kind, Field(description="threads or processes of this machine, or a cluster")
+    ] = "threads"
+    address: Annotated[
+        str | None, Field(description="of a running scheduler, such as tls://host:8786")
+    ] = None
+    workers: Annotated[
+        Count | None, Field(description="to start; of a running scheduler, to wait for")
+    ] = None
+    threads: Annotated[Count | None, Field(description="threads of each worker")] = None
+    memory_limit: Annotated[
+        Count | None,
+        BeforeValidator(_bytes),
+        Field(description='what a worker may use, bytes or words such as "4GiB"'),
+    ] = None
+    allow_plain_tcp: Annotated[
+        bool, Field(description="whether to speak to other machines without encryption")
+    ] = False
+    tls: Annotated[Tls, Field(description="certificates")] = Tls()
+    connect_timeout: Annotated[Seconds, Field(description="seconds to be let in")] = 10.0
+    scheduler_timeout: Annotated[
+        Seconds, Field(description="seconds without an answer of the scheduler")
+    ] = 30.0
+    worker_timeout: Annotated[
+        Seconds | None,
+        Field(description="seconds without any worker; by default longer where jobs queue"),
+    ] = None
+    options: Annotated[
+        dict[str, str | int | float | bool],
+        Field(
+            description="further options of SLURM (queue, account, walltime, cores, memory, "
+            "interface, shared_directory, log_directory) or Kubernetes (namespace, image, name, "
+            "cores, memory)"
+        ),
+    ] = {}
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        """Refuse what no cluster can be, before anything starts."""
+        if (self.kind == "scheduler") != (self.address is not None):
+            raise ValueError(
+                f"kind {self.kind!r} {'without' if self.address is None else 'with'} an address; a "
+                "running scheduler has kind 'scheduler' and one such as tls://host:8786"
+            )
+        if self.address is not None:
+            check_address(self.address, self.allow_plain_tcp)
+            if self.tls.generate:
+                raise ValueError(
+                    "certificates can only be made for a cluster that is started here; a running "
+                    "scheduler has its own: give ca_file, cert_file and key_file"
+                )
+        if self.kind in ("slurm", "kubernetes"):
+            _ = self.slurm if self.kind == "slurm" else self.kubernetes
+        elif self.options:
+            raise ValueError(f"kind {self.kind!r} has no further options: {list(self.options)}")
+        return self
+
+    @property
+    def slurm(self) -> Slurm:
+        """The options as SLURM has them."""
+        return checked(Slurm, self.options)
+
+    @property
+    def kubernetes(self) -> Kubernetes:
+        """The options as Kubernetes has them."""
+        return checked(Kubernetes, self.options)
 
     @property
     def seconds_without_workers(self) -> float:
@@ -144,12 +203,34 @@ class ClusterSettings:
         return self.worker_timeout or WORKER_TIMEOUTS.get(self.kind, 60.0)
 
 
-def _set(known: _Options, options: Mapping[str, Any]) -> _Options:
-    names = [one.name for one in fields(known)]
-    if unknown := sorted(set(options) - set(names)):
-        raise InputError(f"unknown cluster options {unknown}; there are {names}")
-    return replace(known, **options)
+Checked = TypeVar("Checked", bound=Section)
 
 
-def _strings(settings: Slurm) -> list[str]:
-    return [one.name for one in fields(settings) if one.name != "cores"]
+def checked(section: type[Checked], values: Mapping[str, Any]) -> Checked:
+    """A section of these values; ConfigError says in our words which of them cannot be."""
+    try:
+        return section.model_validate(values)
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+    if isinstance(own := problems[0].get("ctx", {}).get("error"), SadihError):
+        raise own
+    named = ((".".join(map(str, found["loc"])), found) for found in problems)
+    raise ConfigError(
+        "; ".join(
+            f"{name!r} is not among {', '.join(section.model_fields)}"
+            if found["type"] == "extra_forbidden"
+            else ": ".join(filter(None, (name, reason(found))))
+            for name, found in named
+        )
+    )
+
+
+def reason(found: Mapping[str, Any]) -> str:
+    """Why pydantic refused a value, in our words; a remedy as a configuration says it."""
+    if isinstance(own := found.get("ctx", {}).get("error"), SadihError):
+        return own.worded(lambda a: a.name if a.value is None else f"{a.name} = {_toml(a.value)}")
+    return str(found["msg"]).removeprefix("Value error, ").replace("Input should", "it should")
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)

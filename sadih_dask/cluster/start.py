@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sadih_dask.cluster.security import check_address, security_for, wants_tls
+from sadih_dask.cluster import launchers
+from sadih_dask.cluster.security import check_address, given_credentials
 from sadih_dask.cluster.settings import ClusterSettings
-from sadih_dask.errors import ClusterError, InputError
+from sadih_dask.errors import ClusterError, ConfigError
 from sadih_dask.files.redaction import redact
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Place:
-    """Where tasks run now."""
+class Cluster:
+    """Where tasks run now; without a client, threads of this process."""
 
     kind: str
     memory_limit: int | None
@@ -55,10 +56,10 @@ def _description(client: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def running(settings: ClusterSettings) -> Iterator[Place]:
+def running(settings: ClusterSettings) -> Iterator[Cluster]:
     """Run tasks where the settings say.
 
-    Threads are Dask's own choice: a client that is current already stays so. Raises InputError for
+    Threads are Dask's own choice: a client that is current already stays so. Raises ConfigError for
     settings that cannot be, before anything is started, and ClusterError for a cluster that cannot
     be reached or has no workers.
     """
@@ -68,74 +69,52 @@ def running(settings: ClusterSettings) -> Iterator[Place]:
     from sadih_dask.compute.remote import SCHEDULER_TIMEOUT, WORKER_TIMEOUT
     from sadih_dask.compute.run import current_client
 
-    limit = _bytes(settings.memory_limit)
     config: dict[str, Any] = {
         SCHEDULER_TIMEOUT[0]: settings.scheduler_timeout,
         WORKER_TIMEOUT[0]: settings.seconds_without_workers,
     }
-    if limit is not None:
-        config[CONFIG_KEY] = limit
+    if settings.memory_limit is not None:
+        config[CONFIG_KEY] = settings.memory_limit
     if settings.kind == "processes":
         # Who is gone on this machine is gone at once; Dask would go on trying for half a minute.
         config["distributed.comm.timeouts.connect"] = "5s"
-    if settings.kind == "threads" and settings.threads_per_worker is not None:
-        config["num_workers"] = settings.threads_per_worker
+    if settings.kind == "threads" and settings.threads is not None:
+        config["num_workers"] = settings.threads
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(config))
         if settings.kind == "threads":
-            yield Place(settings.kind, limit, current_client())
+            yield Cluster(settings.kind, settings.memory_limit, current_client())
             return
-        where, security = stack.enter_context(_started(settings))
+        where, security = stack.enter_context(_LAUNCHERS[settings.kind](settings))
         client = stack.enter_context(_connected(where, security, settings))
-        place = Place(settings.kind, limit, client)
-        logger.info("tasks run on %s", place.describe())
-        yield place
+        cluster = Cluster(settings.kind, settings.memory_limit, client)
+        logger.info("tasks run on %s", cluster.describe())
+        yield cluster
 
 
-def _started(settings: ClusterSettings) -> AbstractContextManager[tuple[Any, Any]]:
-    """An address, or a cluster that is stopped at the end; and certificates for it."""
-    if settings.kind == "scheduler":
-        address = check_address(settings.address or "", settings.allow_plain_tcp)
-        if address.startswith("tls://"):
-            return nullcontext((address, security_for(settings.tls, generated=False)))
-        if settings.tls.ca_file or settings.tls.cert_file or settings.tls.key_file:
-            raise InputError(f"{address} is not encrypted, but certificates are given: use tls://")
-        return nullcontext((address, None))
-    if settings.kind == "slurm":
-        from sadih_dask.cluster.launchers import jobs
-
-        return jobs(settings)
-    if settings.kind == "kubernetes":
-        from sadih_dask.cluster.launchers import pods
-
-        return pods(settings)
-    return _processes(settings)
+def _at_an_address(settings: ClusterSettings) -> AbstractContextManager[tuple[Any, Any]]:
+    """A scheduler that runs already, and certificates for it."""
+    address = check_address(settings.address or "", settings.allow_plain_tcp)
+    if address.startswith("tls://"):
+        return nullcontext((address, given_credentials(settings.tls)))
+    if settings.tls.ca_file or settings.tls.cert_file or settings.tls.key_file:
+        raise ConfigError(f"{address} is not encrypted, but certificates are given: use tls://")
+    return nullcontext((address, None))
 
 
-@contextmanager
-def _processes(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
-    """Workers of this machine, which only this machine can reach."""
-    from distributed import LocalCluster
-
-    encrypted = wants_tls(settings.tls)
-    security = security_for(settings.tls, generated=True) if encrypted else None
-    with LocalCluster(
-        n_workers=settings.n_workers,
-        threads_per_worker=settings.threads_per_worker or 1,
-        memory_limit=settings.memory_limit or "auto",
-        processes=True,
-        host="127.0.0.1",
-        protocol="tls://" if encrypted else "tcp://",
-        security=security,
-        dashboard_address=settings.dashboard,
-    ) as cluster:
-        yield cluster, security
+_LAUNCHERS: dict[str, Callable[[ClusterSettings], AbstractContextManager[tuple[Any, Any]]]] = {
+    "scheduler": _at_an_address,
+    "processes": launchers.processes,
+    "slurm": launchers.slurm_jobs,
+    "kubernetes": launchers.kubernetes_pods,
+}
 
 
 @contextmanager
 def _connected(where: Any, security: Any, settings: ClusterSettings) -> Iterator[Any]:
     """A client that Dask uses by default, once there are workers."""
     from distributed import Client
+    from distributed.comm.core import FatalCommClosedError
     from distributed.versions import VersionMismatchWarning
 
     from sadih_dask.cluster.versions import check_versions
@@ -145,14 +124,20 @@ def _connected(where: Any, security: Any, settings: ClusterSettings) -> Iterator
         with warnings.catch_warnings():  # versions are compared below, with ours among them
             warnings.simplefilter("ignore", VersionMismatchWarning)
             client = Client(where, security=security, timeout=settings.connect_timeout)
+    except FatalCommClosedError as error:
+        raise ConfigError(
+            f"the scheduler at {settings.address or where} and this process do not accept each "
+            f"other's certificates ({redact(str(error.__cause__ or error))[:200]}). Both need ones "
+            "that the same authority has signed, and a scheduler without TLS a tcp:// address"
+        ) from error
     except (OSError, ValueError, TypeError) as error:
         raise ClusterError(
             f"no Dask scheduler answers at {settings.address or where} "
-            f"({redact(str(error))[:200]}). Check --scheduler and that it runs: dask scheduler. "
-            "One with TLS answers tls:// only, and certificates that its authority has signed"
+            f"({redact(str(error))[:200]}). Check the address, and that it runs: dask scheduler. "
+            "One with TLS answers tls:// only"
         ) from error
     try:
-        wanted = settings.n_workers if settings.kind == "scheduler" else None
+        wanted = settings.workers if settings.kind == "scheduler" else None
         with conversation(client):
             settle(client, _staffed(client, wanted or 1))
             check_versions(client)
@@ -193,12 +178,3 @@ async def _staffed(client: Any, n_workers: int) -> None:
             logger.warning("the scheduler has %d workers yet; waiting for %d", there, n_workers)
             said = True
         await asyncio.sleep(0.2)
-
-
-def _bytes(size: str | int | None) -> int | None:
-    from dask.utils import parse_bytes
-
-    try:
-        return None if size is None else int(parse_bytes(size))
-    except ValueError as error:
-        raise InputError(f"memory_limit {size!r} is no number of bytes, such as 4GiB") from error

@@ -16,17 +16,17 @@ from sadih_dask.errors import ClusterError
 
 logger = logging.getLogger(__name__)
 
-PACKAGES = ("sadih-dask", "dask", "distributed", "numpy", "scipy", "numba", "zarr")
+PACKAGES = ("sadih-dask", "numpy", "scipy", "dask", "distributed", "zarr", "numba", "scikit-learn")
 
 
-def versions_here() -> dict[str, str | None]:
-    """Versions of what decides results in this process."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+def versions_here() -> dict[str, str]:
+    """Versions of everything that takes part in the numbers, in this process."""
+    found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
             found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
+        except PackageNotFoundError:  # run from a folder that was not installed
+            found[package] = "unknown"
     return found
 
 
@@ -51,11 +51,9 @@ def check_versions(client: Any) -> None:
             )
 
 
-async def _of_scheduler(client: Any) -> dict[str, str | None] | Exception:
+async def _of_scheduler(client: Any) -> dict[str, str] | Exception:
     try:
-        found: dict[str, str | None] = await client.run_on_scheduler(
-            versions_here, asynchronous=True
-        )
+        found: dict[str, str] = await client.run_on_scheduler(versions_here, asynchronous=True)
     except OSError:  # of the connection
         raise
     except Exception as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sadih_dask.errors import InputError, LabelError
+from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.sources import (
     LabelSource,
     RowSource,
@@ -209,8 +209,8 @@ def _open_labels(files: DataFiles, features: RowSource) -> LabelSource | None:
         if variable is None:
             if files.class_names is not None:
                 raise LabelError(
-                    "class_names were given, but no labels, and the files of the features have "
-                    "no variable with the name of one. Give the labels too."
+                    "names of classes were given, but no labels, and the files of the features "
+                    "have no variable with the name of one. Give the labels too."
                 )
             return None
     return open_labels(
@@ -234,8 +234,8 @@ def _label_variable(features: RowSource) -> str | None:
     found = [v.name for v in variables if v.name != taken and is_named_for(v, "labels")]
     if len(found) > 1:
         raise InputError(
-            f"{path}: {' and '.join(map(repr, found))} could both be the labels. "
-            "Name one with labels_variable=..."
+            f"{path}: {' and '.join(map(repr, found))} could both be the labels",
+            remedy=Remedy("Name one with {}", Argument("labels_variable")),
         )
     return found[0] if found else None
 
@@ -257,14 +257,17 @@ def _continue_classes(labels: LabelSource, known: tuple[str, ...], *, given: boo
     new = _new_classes(labels, Classes(known), given=given)
     if given and labels.class_names[: len(known)] != known:
         raise LabelError(
-            f"class_names begin with {', '.join(labels.class_names[:3])}, but those of the store "
-            f"with {', '.join(known[:3])}. Give the classes of the store first, then new ones"
+            f"names of classes begin with {', '.join(labels.class_names[:3])}, but those of the "
+            f"store with {', '.join(known[:3])}. Give the classes of the store first, then new ones"
         )
     if new and labels.multi_label:
         raise LabelError(
             f"{labels.describe()}: {new[0]!r} is none of the {len(known)} labels of the store, "
-            f"and its columns are fixed ({len(new)} such labels). Ingest all files anew, with "
-            "class_names that leave room for labels to come"
+            f"and its columns are fixed ({len(new)} such labels)",
+            remedy=Remedy(
+                "Ingest all files anew, with {} that leave room for labels to come",
+                Argument("class_names"),
+            ),
         )
     row_shape = (len(known),) if labels.multi_label else ()
     return replace(labels, classes=Classes((*known, *new)), row_shape=row_shape)

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from sadih_dask.errors import IncompleteError, InputError, require
+from sadih_dask.errors import Argument, IncompleteError, InputError, Remedy, require
 from sadih_dask.files.filesystem import write_atomically
 from sadih_dask.stores.codes import CodeStore
 from sadih_dask.types import Bytes
@@ -62,7 +62,12 @@ def export_faiss(
         if n_hashes < 1 or n_hashes * bits > dimension:
             raise InputError(
                 f"{n_hashes} tables of {bits} bits take {n_hashes * bits} bits, and codes have "
-                f"{dimension}; use fewer tables (n_hashes) or shorter keys (hash_bits)"
+                f"{dimension}",
+                remedy=Remedy(
+                    "Use fewer tables ({}) or shorter keys ({})",
+                    Argument("n_hashes"),
+                    Argument("hash_bits"),
+                ),
             )
         index = faiss.IndexBinaryMultiHash(dimension, n_hashes, bits)
     else:
@@ -93,7 +98,10 @@ def _inverted_file(
     """An inverted file whose lists are trained on a sample of the codes."""
     lists = n_lists or max(1, min(int(store.n_rows**0.5), 1 << 16))
     if not 1 <= lists <= store.n_rows:
-        raise InputError(f"n_lists is {lists}; expected between 1 and the {store.n_rows} codes")
+        raise InputError(
+            f"{lists} inverted lists for {store.n_rows} codes",
+            remedy=Remedy("Use fewer ({})", Argument("n_lists")),
+        )
     quantizer = faiss.IndexBinaryFlat(dimension)
     index = faiss.IndexBinaryIVF(quantizer, dimension, lists)
     quantizer.this.disown()  # the index frees it

@@ -19,7 +19,7 @@ import numpy as np
 
 from sadih_dask.compute.run import Progress, computed, is_lazy
 from sadih_dask.compute.search import search
-from sadih_dask.errors import ConflictError, FormatError, InputError, require
+from sadih_dask.errors import Argument, ConflictError, FormatError, InputError, Remedy, require
 from sadih_dask.files.filesystem import write_atomically
 from sadih_dask.jobs.inspect import open_store
 from sadih_dask.model.estimator import SADIH
@@ -137,12 +137,15 @@ def open_queries(
     return Queries(computed(hashed) if is_lazy(hashed) else hashed, ids, scores)
 
 
+_GIVE_MODEL = Remedy("Give the model that hashes them ({})", Argument("model"))
+
+
 def _from_codes(url: str) -> Queries:
     if url.endswith(".npy"):
-        raise InputError(f"{url} holds features; give the model that hashes them (--model)")
+        raise InputError(f"{url} holds features", remedy=_GIVE_MODEL)
     store = open_store(url)
     if not isinstance(store, CodeStore):
-        raise InputError(f"{url} is a feature store; give the model that hashes it (--model)")
+        raise InputError(f"{url} is a feature store", remedy=_GIVE_MODEL)
     return Queries(store, store.read("ids") if "ids" in store.arrays else None)
 
 
@@ -191,7 +194,10 @@ def check_target(path: Path, *, overwrite: bool, endings: tuple[str, ...] = ENDI
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is not a folder; create it first")
     if path.exists() and not overwrite:
-        raise ConflictError(f"{path} is there already; replace it with overwrite=True")
+        raise ConflictError(
+            f"{path} is there already",
+            remedy=Remedy("Replace it with {}", Argument("overwrite", True)),
+        )
 
 
 def first_finds(result: Neighbours | WithinRadius, query: int) -> tuple[Any, Any]:

@@ -8,26 +8,16 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Literal, Protocol
 
 from markupsafe import Markup
 
+from sadih_dask.cluster.versions import versions_here
 from sadih_dask.files.filesystem import write_atomically
 from sadih_dask.report.html import count, css_variables, duration, environment, inline_svg
 from sadih_dask.report.measurements import Quality
 
-PACKAGES = (
-    "sadih-dask",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "dask",
-    "distributed",
-    "zarr",
-    "matplotlib",
-)
 TIE_RULE = (
     "Items at equal Hamming distance have no order: every value is the mean over all orders within "
     "a distance, so it does not depend on the order of rows. Queries without a relevant item are "
@@ -111,17 +101,8 @@ class Report:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide results."""
-    found = {
-        "Python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    """The system, and versions of Python and of the packages that decide results."""
+    return {"system": f"{platform.system()} {platform.machine()}", **versions_here()}
 
 
 def render(report: Report) -> str:

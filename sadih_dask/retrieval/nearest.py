@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sadih_dask.errors import InputError
+from sadih_dask.errors import Argument, InputError, Remedy
 from sadih_dask.retrieval.codes import check_widths, columns, unpack, words
 from sadih_dask.retrieval.kernels import ROW_BITS, nearest_kernel, tile_buffer, within_kernel
 from sadih_dask.types import Array, Bytes, Ints
@@ -154,7 +154,11 @@ def check_finds(found: int, limit: int, radius: int) -> None:
     if found > limit:
         raise InputError(
             f"more than {limit} items lie within radius {radius} of the queries; the search was "
-            "stopped. Use a smaller radius, fewer queries at a time or a larger max_results"
+            "stopped",
+            remedy=Remedy(
+                "Use a smaller radius, fewer queries at a time or a larger {}",
+                Argument("max_results"),
+            ),
         )
 
 

@@ -16,7 +16,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from sadih_dask.cluster.settings import reason
 from sadih_dask.errors import ConfigError
+from sadih_dask.model.parameters import PARAMETERS
 from sadih_dask.runs.settings import Model, Settings
 
 PREFIX = "SADIH__"
@@ -149,10 +151,9 @@ def _explain(found: Any) -> tuple[Path_, str]:
             key,
             f"{name}.kind = {found['ctx']['tag']!r}; allowed are {found['ctx']['expected_tags']}",
         )
-    message = found["msg"].removeprefix("Value error, ").replace("Input should", "it should")
     if found["type"] == "value_error":
-        return key, f"{name}: {message}"
-    return key, f"{name} = {_shown(found['input'])}: {message}{_meaning(key)}"
+        return key, f"{name}: {reason(found)}"
+    return key, f"{name} = {_shown(found['input'])}: {reason(found)}{_meaning(key)}"
 
 
 _TAGS = ("files", "digits", "synthetic", "literal['auto']", "constrained-int")
@@ -176,6 +177,14 @@ def _meaning(key: Path_) -> str:
     return f" ({text})" if text else ""
 
 
+def key_of(name: str) -> str | None:
+    """The setting of that name, with its section."""
+    for section, field in Settings.model_fields.items():
+        if any(name in one.model_fields for one in _sections(field.annotation)):
+            return f"{section}.{name}"
+    return None
+
+
 def _origin(key: Path_, origins: Mapping[Path_, str], file: str) -> str:
     """Where the value of a key came from; the file, unless something overrode it."""
     for given, origin in origins.items():
@@ -194,7 +203,7 @@ def describe() -> Iterator[str]:
 
 
 def _describe_section(section: type[BaseModel], at: str) -> Iterator[str]:
-    yield f"# {(section.__doc__ or '').strip()}"
+    yield f"# {(section.__doc__ or '').splitlines()[0]}"
     yield f"[{at}]"
     for name, field in section.model_fields.items():
         if next(_sections(field.annotation), None) is None:
@@ -222,12 +231,8 @@ def _default(section: type[BaseModel], name: str, field: Any) -> str:
     if field.is_required():
         return ""
     value = field.default
-    if section is Model and name != "search":
-        from inspect import signature
-
-        from sadih_dask.model.estimator import SADIH
-
-        value = signature(SADIH).parameters[name].default
+    if section is Model and name in PARAMETERS:
+        value = PARAMETERS[name].default
     if value is None or value in ((), {}):
         return ""
     return f"  [default: {str(value).lower() if isinstance(value, bool) else repr(value)}]"

@@ -7,15 +7,15 @@ here: those that are not given are the estimator's own.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, create_model, model_validator
 
-from sadih_dask.cluster import settings as cluster
-from sadih_dask.cluster.security import check_address
-from sadih_dask.cluster.settings import ClusterSettings
-from sadih_dask.model.parameters import PARAMETERS
-from sadih_dask.types import EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
+from sadih_dask.cluster.settings import ClusterSettings, Count, Section
+from sadih_dask.model.parameters import PARAMETERS, Parameter
+
+_Section = TypeVar("_Section", bound=Section)
 
 
 def _as_list(value: Any) -> Any:
@@ -29,19 +29,8 @@ def _none_if_said(value: Any) -> Any:
 
 
 Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
-Count: TypeAlias = Annotated[int, Field(ge=1, strict=True)]
-Weight: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Counts: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(_as_list)]
-OneOrMoreWeights: TypeAlias = Annotated[
-    tuple[Weight, ...], Field(min_length=1), BeforeValidator(_as_list)
-]
-
-
-class Section(BaseModel):
-    """A table of the file: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Run(Section):
@@ -154,32 +143,54 @@ class Store(Section):
         return self
 
 
+def _kind(parameter: Parameter) -> Any:
+    """What a setting of the model may be."""
+    if parameter.kind is str:
+        return Literal[parameter.choices]
+    if parameter.kind is int:
+        bounds = Field(strict=True, ge=parameter.least, le=parameter.most)
+    else:
+        least = {"gt": 0} if parameter.positive else {"ge": 0}
+        bounds = Field(**least, allow_inf_nan=False)  # type: ignore[call-overload]
+    kind: Any = Annotated[parameter.kind, bounds]
+    for word in parameter.also:
+        kind = kind | (None if word is None else Literal[word])
+    return Annotated[kind, BeforeValidator(_none_if_said)] if None in parameter.also else kind
+
+
+def _field(parameter: Parameter) -> Any:
+    described = parameter.help + (', or "none"' if None in parameter.also else "")
+    return Annotated[_kind(parameter) | None, Field(description=described)], None
+
+
+def _list_of(parameter: Parameter) -> Any:
+    values: Any = tuple[_kind(parameter), ...]  # type: ignore[misc]
+    listed = Annotated[values, BeforeValidator(_as_list)]
+    return Annotated[listed | None, Field(description=f"{parameter.help}: values to try")], None
+
+
+def _with_fields(fields: Mapping[str, Any]) -> Callable[[type[_Section]], type[_Section]]:
+    """The section with further fields."""
+
+    def add(section: type[_Section]) -> type[_Section]:
+        return create_model(
+            section.__name__, __base__=section, __doc__=section.__doc__, **dict(fields)
+        )
+
+    return add
+
+
+@_with_fields({name: _list_of(p) for name, p in PARAMETERS.items() if p.decides != "scan"})
 class Search(Section):
     """Parameters to choose by cross-validation, each a list, in one scan of the data."""
 
     folds: Annotated[int, Field(ge=2, description="parts that are left out in turn")] = 5
     queries: Annotated[Count, Field(description="rows of each part that are looked up")] = 1000
-    n_bits: Annotated[
-        Annotated[Counts, Field(min_length=1)] | None,
-        Field(description="code lengths to try; by default model.n_bits"),
-    ] = None
-    alpha: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
-    beta: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
-    gamma: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
-    ridge: Annotated[OneOrMoreWeights | None, Field(description="values to try")] = None
-    loss: Annotated[tuple[str, ...] | None, Field(description="values to try")] = None
-    encoder: Annotated[tuple[str, ...] | None, Field(description="values to try")] = None
-    start: Annotated[tuple[str, ...] | None, Field(description="values to try")] = None
+    n_bits: Any
 
     @model_validator(mode="after")
-    def _known_words(self) -> Search:
-        for name in ("loss", "encoder", "start"):
-            for word in getattr(self, name) or ():
-                if word not in PARAMETERS[name].choices:
-                    raise ValueError(
-                        f"{name} has {word!r}; allowed are {', '.join(PARAMETERS[name].choices)}"
-                    )
-        if not self.grid:
+    def _has_values(self) -> Self:
+        if not self.grid or any(values == () for _, values in self):
             raise ValueError(
                 "there is nothing to choose from; give alpha, beta or another as a list"
             )
@@ -192,33 +203,10 @@ class Search(Section):
         return {name: list(values) for name, values in given.items()}
 
 
+@_with_fields({name: _field(parameter) for name, parameter in PARAMETERS.items()})
 class Model(Section):
     """Parameters of SADIH; those that are not given are its defaults."""
 
-    n_bits: Annotated[Count | None, Field(description="code length")] = None
-    loss: Annotated[Loss | None, Field(description="loss of the codes")] = None
-    solver: Annotated[SolverKind | None, Field(description="updates")] = None
-    start: Annotated[StartKind | None, Field(description="starting codes")] = None
-    encoder: Annotated[Literal["auto"] | EncoderKind | None, Field(description="hash function")] = (
-        None
-    )
-    similarity: Annotated[SimilarityKind | None, Field(description="of labels")] = None
-    anchors: Annotated[
-        Annotated[Count | None, BeforeValidator(_none_if_said)] | None,
-        Field(description='radial basis functions, or "none"'),
-    ] = None
-    sigma: Annotated[float | None, Field(gt=0, description="their width")] = None
-    alpha: Annotated[Weight | None, Field(description="weight of reconstruction")] = None
-    beta: Annotated[Weight | None, Field(description="weight of encoding")] = None
-    gamma: Annotated[Weight | None, Field(description="weight of regularisation")] = None
-    ridge: Annotated[Weight | None, Field(description="penalty of the encoder")] = None
-    max_iter: Annotated[int | None, Field(ge=0, description="iterations of a start")] = None
-    tol: Annotated[Weight | None, Field(description="change that ends the iterations")] = None
-    n_init: Annotated[
-        Count | Literal["auto"] | None, Field(description='starts to try, or "auto"')
-    ] = None
-    block_rows: Annotated[Count | None, Field(description="rows that are read at a time")] = None
-    random_state: Annotated[int | None, Field(ge=0, description="seed")] = None
     search: Annotated[Search | None, Field(description="parameters to choose")] = None
 
     @property
@@ -271,69 +259,6 @@ class Gate(Section):
         return self.map_min is not None or self.map_drop_max is not None
 
 
-class Tls(Section):
-    """Certificates (PEM files); secrets themselves never stand in a configuration."""
-
-    ca_file: Annotated[str | None, Field(description="certificate of the authority")] = None
-    cert_file: Annotated[str | None, Field(description="certificate of this process")] = None
-    key_file: Annotated[str | None, Field(description="its private key")] = None
-    generate: Annotated[
-        bool, Field(description="make certificates for a local cluster, for as long as it runs")
-    ] = False
-
-
-class Cluster(Section):
-    """Where tasks run."""
-
-    kind: Annotated[
-        Literal["threads", "processes", "scheduler", "slurm", "kubernetes"],
-        Field(description="threads or processes of this machine, or a cluster"),
-    ] = "threads"
-    address: Annotated[str | None, Field(description="of a running scheduler")] = None
-    workers: Annotated[Count | None, Field(description="processes")] = None
-    threads: Annotated[Count | None, Field(description="threads of each process")] = None
-    memory_limit: Annotated[
-        str | None, Field(description='what a process may use, such as "4GiB"')
-    ] = None
-    allow_plain_tcp: Annotated[
-        bool, Field(description="whether to speak to other machines without encryption")
-    ] = False
-    tls: Annotated[Tls | None, Field(description="certificates")] = None
-    options: Annotated[
-        dict[str, str | int | float | bool],
-        Field(
-            description="further options of SLURM (queue, account, walltime, cores, memory) or "
-            "Kubernetes (namespace, image, name)"
-        ),
-    ] = {}
-
-    @model_validator(mode="after")
-    def _can_be(self) -> Cluster:
-        """Refuse what no cluster can be, before anything starts."""
-        chosen = self.chosen
-        if self.memory_limit is not None:
-            from dask.utils import parse_bytes
-
-            parse_bytes(self.memory_limit)
-        if chosen.kind == "scheduler":
-            check_address(chosen.address or "", chosen.allow_plain_tcp)
-        return self
-
-    @property
-    def chosen(self) -> ClusterSettings:
-        """The same, as those take it who set Dask up."""
-        tls = {} if self.tls is None else self.tls.model_dump()
-        return ClusterSettings(
-            kind=self.kind,
-            address=self.address,
-            n_workers=self.workers,
-            threads_per_worker=self.threads,
-            memory_limit=self.memory_limit,
-            tls=cluster.Tls(**tls),
-            allow_plain_tcp=self.allow_plain_tcp,
-        ).with_options(self.options)
-
-
 class Settings(Section):
     """A whole configuration."""
 
@@ -345,7 +270,7 @@ class Settings(Section):
     export: Export = Export()
     report: Report = Report()
     gate: Gate = Gate()
-    cluster: Cluster = Cluster()
+    cluster: ClusterSettings = ClusterSettings()
 
     @model_validator(mode="after")
     def _gate_needs_queries(self) -> Settings:

@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sadih_dask.errors import DtypeError, InputError, LabelError
+from sadih_dask.errors import Argument, DtypeError, InputError, LabelError, Remedy
 from sadih_dask.sources.contract import Block
 from sadih_dask.sources.text import Where, texts_of
 
@@ -97,10 +97,13 @@ class Classes:
         for name, count in Counter(texts).items():
             if not name or count > 1:
                 raise InputError(
-                    f"class_names: {name!r} is empty or given twice. Each class needs one name."
+                    f"names of classes: {name!r} is empty or given twice. Each needs one name."
                 )
         if not texts:
-            raise InputError("class_names: is empty. Leave it out to discover the classes.")
+            raise InputError(
+                "there are no names of classes",
+                remedy=Remedy("Leave out {} to discover the classes", Argument("class_names")),
+            )
         return cls(texts)
 
     @cached_property
@@ -145,8 +148,8 @@ class Classes:
             at_key = int((found < 0).argmax())
             raise LabelError(
                 f"{where(at_key)}: the label {keys[at_key]!s} is none of the "
-                f"{len(self.names)} classes ({_sample(self.names)}). "
-                "Add it to class_names or mend the label."
+                f"{len(self.names)} classes ({_sample(self.names)})",
+                remedy=Remedy("Add it to {} or mend the label", Argument("class_names")),
             )
         return found
 

@@ -26,10 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sadih_dask.errors import (
+    Argument,
     DtypeError,
     FormatError,
     InputError,
     MemoryPlanError,
+    Remedy,
     SadihError,
     require,
 )
@@ -64,8 +66,8 @@ def check_rows(origin: Origin, shape: tuple[int, ...], dtype: np.dtype[Any]) -> 
     if nbytes > MAX_ROW_BYTES:
         raise FormatError(
             f"{origin}: a row of shape {shape[1:]} {dtype} is {nbytes / 2**20:,.0f} MiB, more than "
-            f"{MAX_ROW_BYTES // 2**20} MiB. The file is damaged, or it is transposed: "
-            "pass transpose=True if its last axis holds the rows."
+            f"{MAX_ROW_BYTES // 2**20} MiB. The file is damaged, or it is transposed",
+            remedy=Remedy("Pass {} if its last axis holds the rows", Argument("transpose", True)),
         )
 
 

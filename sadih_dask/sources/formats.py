@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sadih_dask.errors import FormatError, InputError
+from sadih_dask.errors import Argument, FormatError, InputError, Remedy
 from sadih_dask.files.filesystem import head, local_path
 from sadih_dask.sources import arrow, hdf5, matlab, numpy_files, text, zarr_arrays
 from sadih_dask.sources.arrays import GZIP_MAGIC, open_gzip
@@ -156,8 +156,8 @@ def choose(
         if len(narrowed) == 1:
             return narrowed[0]
     raise InputError(
-        f"{path}: several variables could be the {purpose}. "
-        f"Name one with variable=...; it has: {listing}."
+        f"{path}: several variables could be the {purpose}; it has: {listing}",
+        remedy=Remedy("Name one with {}", Argument(f"{purpose}_variable")),
     )
 
 

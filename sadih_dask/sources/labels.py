@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sadih_dask.errors import InputError, LabelError
+from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.sources.classes import Classes, keys_of, number_in
 from sadih_dask.sources.contract import (
     DEFAULT_MEMORY_LIMIT,
@@ -119,8 +119,8 @@ class RawLabels:
         if not self.allow_unlabelled and not labelled.all():
             row = start + int(labelled.argmin())
             raise LabelError(
-                f"{self.source.locate(row)}: has no label. Drop the row, or pass "
-                "allow_unlabelled=True to keep rows that are similar to no other."
+                f"{self.source.locate(row)}: has no label",
+                remedy=Remedy("Label it, or pass {}", Argument("unlabelled", "drop")),
             )
 
 
@@ -272,8 +272,8 @@ def _matrix_classes(raw: RawLabels, names: Classes | None) -> Classes:
     width = raw.source.width
     if names is not None and len(names.names) != width:
         raise LabelError(
-            f"{raw.source.describe()}: has {width} label columns, but class_names has "
-            f"{len(names.names)}. Give one name for each column."
+            f"{raw.source.describe()}: has {width} label columns, but {len(names.names)} names "
+            "of classes are given. Give one name for each column."
         )
     has_zero = has_minus = False
     for start, stop in raw.blocks():
@@ -324,5 +324,8 @@ def _refuse_negative(raw: RawLabels, lowest: str) -> None:
             if lowest in _names(raw, row, row + 1):
                 raise LabelError(
                     f"{raw.source.locate(row)}: the label is {lowest}. Negative labels usually "
-                    "mean unlabelled: drop these rows, or list the class in class_names."
+                    "mean unlabelled",
+                    remedy=Remedy(
+                        "Drop these rows, or list the class in {}", Argument("class_names")
+                    ),
                 )

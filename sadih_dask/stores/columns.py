@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sadih_dask.errors import DtypeError, FormatError, InputError, LabelError
+from sadih_dask.errors import Argument, DtypeError, FormatError, InputError, LabelError, Remedy
 from sadih_dask.stores.layout import ArrayLayout
 
 
@@ -38,8 +38,10 @@ def prepare_labels(labels: npt.ArrayLike, layout: ArrayLayout, first_row: int) -
     array = np.asarray(labels)
     if array.dtype.kind not in "iub":
         raise DtypeError(
-            f"labels must be integers, or rows of 0 and 1, got {array.dtype}; number string "
-            "classes first and give their names as class_names"
+            f"labels must be integers, or rows of 0 and 1, got {array.dtype}",
+            remedy=Remedy(
+                "Number string classes first and give their names as {}", Argument("class_names")
+            ),
         )
     array = _shaped(array, layout)
     if layout.row_shape:

@@ -187,7 +187,7 @@ def test_results_are_replaced_on_demand_only(folder: Path, here: Here, tmp_path:
     here(*words, "-o", target)
     before = target.read_bytes()
     _, err = here(*words, "-o", target, code=1)
-    assert "is there already; replace it with --overwrite" in err
+    assert "is there already. Replace it with --overwrite" in err
     assert target.read_bytes() == before
     here(*words, "-o", target, "--overwrite", "--show", 0)
 
@@ -322,10 +322,10 @@ def test_other_kinds_of_index(folder: Path, here: Here, tmp_path: Path) -> None:
         here("export", codes, target, "--kind", kind, *form, "-q")
         assert faiss.read_index_binary(str(target)).ntotal == N_DATABASE
     _, err = here("export", codes, tmp_path / "ivf.faiss", "-q", code=1)
-    assert "replace it with --overwrite" in err
+    assert "Replace it with --overwrite" in err
     shape = ("--kind", "multihash", "--hashes", 3, "--hash-bits", 6)
     _, err = here("export", codes, tmp_path / "no.faiss", *shape, code=1)
-    assert "use fewer tables (--hashes) or shorter keys (--hash-bits)" in err
+    assert "Use fewer tables (--hashes) or shorter keys (--hash-bits)" in err
     assert not (tmp_path / "no.faiss").exists()
 
 
@@ -351,8 +351,8 @@ def strange(folder: Path) -> Path:
     [
         ("search db-codes.zarr other-codes.zarr", "codes of two models cannot be compared"),
         ("search other-codes.zarr q.zarr --model m.sadih", "two models cannot be compared"),
-        ("search db-codes.zarr q.zarr", "is a feature store; give the model that hashes it"),
-        ("search db-codes.zarr q-x.npy", "holds features; give the model"),
+        ("search db-codes.zarr q.zarr", "is a feature store. Give the model that hashes them"),
+        ("search db-codes.zarr q-x.npy", "holds features. Give the model"),
         ("search db-codes.zarr q-codes.zarr --model m.sadih", "needs no hashing"),
         ("search db-codes.zarr text.npy --model m.sadih", "is no .npy file of numbers"),
         ("search db-codes.zarr none.npy --model m.sadih", "No such file"),

@@ -367,3 +367,13 @@ def test_usage_and_unusable_paths(tmp_path: Path, here: Here) -> None:
     _, err = here("ingest", tmp_path / "nothing.npy", tmp_path / "s", code=1)
     assert err.startswith(f"sadih: {tmp_path}/nothing.npy: cannot be opened")
     assert err.count("\n") == 1
+
+
+def test_names_of_classes_do_not_steer_the_terminal(here: Here, tmp_path: Path) -> None:
+    names = ["\x1b[2Jred", "blue\nrows          9"]
+    X = np.zeros((4, 2), np.float32)
+    store = FeatureStore.create(tmp_path / "s", X, np.array([0, 0, 0, 1]), class_names=names)
+    out, _ = here("inspect", store.url)
+    assert "\x1b" not in out
+    assert "\\x1b[2Jred" in out
+    assert "blue\\nrows" in out

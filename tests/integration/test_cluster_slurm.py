@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from sadih_dask import SADIH, FeatureStore
-from sadih_dask.cluster import ClusterSettings, Slurm, Tls, running
-from sadih_dask.cluster.launchers import job_options
+from sadih_dask.cluster import ClusterSettings, running
+from sadih_dask.cluster.launchers import slurm_options
 from tests.support.training import FAST, rows, same_bits
 
 jobqueue = pytest.importorskip("dask_jobqueue.slurm")
@@ -72,22 +72,21 @@ def alive(group: int) -> bool:
 def settings(folder: Path) -> ClusterSettings:
     return ClusterSettings(
         kind="slurm",
-        n_workers=2,
-        tls=Tls(generate=True),
+        workers=2,
         worker_timeout=60,
-        slurm=Slurm(
-            queue="long",
-            account="lab",
-            walltime="00:10:00",
-            memory="1GiB",
-            interface="lo",
-            shared_directory=str(folder),
-        ),
+        options={
+            "queue": "long",
+            "account": "lab",
+            "walltime": "00:10:00",
+            "memory": "1GiB",
+            "interface": "lo",
+            "shared_directory": str(folder),
+        },
     )
 
 
 def test_the_script_of_a_job(tmp_path: Path) -> None:
-    with jobqueue.SLURMCluster(**job_options(settings(tmp_path))) as cluster:
+    with jobqueue.SLURMCluster(**slurm_options(settings(tmp_path))) as cluster:
         script = cluster.job_script()
         keys = list(tmp_path.glob(".dask-jobqueue.worker.key.*"))
         assert [key.stat().st_mode & 0o077 for key in keys] == [0]  # for nobody else
@@ -108,10 +107,10 @@ def test_a_fit_on_jobs(tmp_path: Path, queue: Path) -> None:
     X, y = rows()
     store = FeatureStore.create(tmp_path / "s", X, y, chunk_rows=300)
     expected = SADIH(**FAST, anchors=20).fit(X, y)
-    with running(settings(tmp_path)) as place:
-        place.client.wait_for_workers(2, timeout=60)
+    with running(settings(tmp_path)) as cluster:
+        cluster.client.wait_for_workers(2, timeout=60)
         found = SADIH(**FAST, anchors=20).fit(store)
-        described = place.describe()
+        described = cluster.describe()
     assert described["kind"] == "slurm"
     assert (described["workers"], described["encrypted"]) == (2, True)
     same_bits(found, expected, tmp_path)

@@ -1,5 +1,6 @@
 """The same results on clusters as a deployment starts them, encrypted or not, and on threads."""
 
+import asyncio
 import hashlib
 import os
 import socket
@@ -15,6 +16,8 @@ import numpy as np
 import pytest
 from click import UsageError
 from distributed import Client
+from distributed.comm.core import connect
+from distributed.security import Security
 from threadpoolctl import threadpool_info
 
 from sadih_dask import SADIH, FeatureStore
@@ -22,7 +25,7 @@ from sadih_dask.cli import commands
 from sadih_dask.cluster import ClusterSettings, Tls, running
 from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.run import run, unique_name
-from sadih_dask.errors import ClusterError
+from sadih_dask.errors import ClusterError, ConfigError
 from sadih_dask.stores import CodeStore
 from tests.support.clusters import DaskProcesses, TlsFiles, dask_processes, tls_files
 from tests.support.training import FAST, rows, same_bits
@@ -72,8 +75,8 @@ def here(*words: object) -> None:
     commands([str(word) for word in words], standalone_mode=False)
 
 
-def sadih(*words: object, **environment: str) -> str:
-    done = subprocess.run(
+def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [COMMAND, *map(str, words)],
         capture_output=True,
         text=True,
@@ -81,6 +84,10 @@ def sadih(*words: object, **environment: str) -> str:
         check=False,
         timeout=120,
     )
+
+
+def sadih(*words: object, **environment: str) -> str:
+    done = command(*words, **environment)
     assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stderr
 
@@ -146,15 +153,33 @@ def test_an_encrypted_scheduler_lets_no_stranger_in(
     ):
         pass
     other = tls_files(tmp_path / "other")  # certificates, but of another authority
-    mixed = Tls(str(files.ca), str(other.cert), str(other.key))
-    settings = ClusterSettings(
-        kind="scheduler", address=encrypted.address, connect_timeout=2, tls=mixed
-    )
-    with (
-        pytest.raises(ClusterError, match="no Dask scheduler answers at tls://"),
-        running(settings),
+    for ca in (files.ca, other.ca):
+        mixed = Tls(ca_file=str(ca), cert_file=str(other.cert), key_file=str(other.key))
+        settings = ClusterSettings(kind="scheduler", address=encrypted.address, tls=mixed)
+        with (
+            pytest.raises(ConfigError, match="do not accept each other's certificates"),
+            running(settings),
+        ):
+            pass
+
+
+def test_wrong_certificates_are_a_wrong_configuration(
+    encrypted: DaskProcesses, files: TlsFiles, store: FeatureStore, tmp_path: Path
+) -> None:
+    other = tls_files(tmp_path / "other")
+    words = ["encode", store.url, tmp_path / "m", tmp_path / "c", "--scheduler", encrypted.address]
+    SADIH(**FAST, anchors=20).fit(*rows(d=64)).save(tmp_path / "m")
+    for ca, key, said in (
+        (other.ca, other.key, "do not accept each other's certificates"),
+        (files.ca, files.key, "cannot be used together"),
+        (files.ca, tmp_path / "m", "is no PEM file"),
     ):
-        pass
+        flags = ["--tls-ca", ca, "--tls-cert", other.cert, "--tls-key", key]
+        done = command(*words, *flags)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    done = command(*words)
+    assert done.returncode == 2
+    assert "ca_file is missing. Give --tls-ca FILE or SADIH_TLS_CA" in done.stderr
 
 
 def test_the_scheduler_speaks_tls(encrypted: DaskProcesses) -> None:
@@ -170,9 +195,8 @@ def test_the_scheduler_speaks_tls(encrypted: DaskProcesses) -> None:
 
 def test_plain_tcp_to_another_machine_is_refused(store: FeatureStore, tmp_path: Path) -> None:
     words = ["fit", store.url, tmp_path / "m", *QUICK, "--scheduler", "tcp://192.0.2.1:8786"]
-    with pytest.raises(UsageError, match=r"runs whatever it is sent.*--allow-plain-tcp") as caught:
+    with pytest.raises(ConfigError, match=r"runs whatever it is sent.*--allow-plain-tcp"):
         here(*words)
-    assert caught.value.exit_code == 2
     with pytest.raises(UsageError, match="give them or --scheduler"):
         here(*words, "--processes", 2)
     assert not (tmp_path / "m").exists()
@@ -181,14 +205,29 @@ def test_plain_tcp_to_another_machine_is_refused(store: FeatureStore, tmp_path: 
 def test_processes_of_this_machine(store: FeatureStore, tmp_path: Path) -> None:
     X, y = rows(d=64)
     expected = SADIH(**FAST, anchors=20).fit(X, y)
-    settings = ClusterSettings(kind="processes", n_workers=2, tls=Tls(generate=True))
-    with running(settings) as place:
-        described = place.describe()
+    settings = ClusterSettings(kind="processes", workers=2)
+    with running(settings) as cluster:
+        described = cluster.describe()
         found = SADIH(**FAST, anchors=20).fit(store)
+        workers = cluster.client.scheduler_info(n_workers=-1)["workers"]
+        nannies = [worker["nanny"] for worker in workers.values()]
+        asyncio.run(nobody_gets_in([described["address"], *workers, *nannies]))
     same_bits(found, expected, tmp_path)
     assert (described["workers"], described["threads"]) == (2, 2)
     assert described["address"].startswith("tls://127.0.0.1:")
     assert described["dashboard"].startswith("http://127.0.0.1:")
+
+
+async def nobody_gets_in(addresses: list[str]) -> None:
+    """Scheduler, workers and nannies let only those in who have the cluster's credentials."""
+    assert len(addresses) == 5
+    stranger = Security.temporary().get_connection_args("client")
+    for address in addresses:
+        assert address.startswith("tls://127.0.0.1:")
+        with pytest.raises(OSError, match="TCP"):
+            await connect(address.replace("tls://", "tcp://"), timeout=2)
+        with pytest.raises(OSError, match=r"TLS|SSL"):
+            await connect(address, timeout=2, **stranger)
 
 
 def blas_threads(pause: float = 0.0) -> list[int]:
@@ -228,8 +267,8 @@ def test_the_limit_of_one_thread_holds_until_the_last_has_left() -> None:
 
 def test_a_client_of_ones_own(plain: DaskProcesses, store: FeatureStore, tmp_path: Path) -> None:
     """The library needs no settings where Dask has a client; threads leave it alone."""
-    with plain.client(), running(ClusterSettings()) as place:
-        assert place.describe()["address"] == plain.address
+    with plain.client(), running(ClusterSettings()) as cluster:
+        assert cluster.describe()["address"] == plain.address
         found = SADIH(**FAST, anchors=20).fit(store)
     same_bits(found, SADIH(**FAST, anchors=20).fit(*rows(d=64)), tmp_path)
-    assert isinstance(place.client, Client)
+    assert isinstance(cluster.client, Client)

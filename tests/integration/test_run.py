@@ -493,12 +493,13 @@ def test_a_file_that_comes_while_others_are_read_is_read_next(
 
 
 def test_a_plain_address_elsewhere_is_refused_before_anything(here: Here, place: Path) -> None:
-    for words in (
-        ("--scheduler", "tcp://192.0.2.1:8786"),
-        ("--set", "cluster.kind=scheduler", "--set", "cluster.address=tcp://192.0.2.1:8786"),
+    settings = ("--set", "cluster.kind=scheduler", "--set", "cluster.address=tcp://192.0.2.1:8786")
+    for words, remedy in (
+        (("--scheduler", "tcp://192.0.2.1:8786"), "--allow-plain-tcp"),
+        (settings, "allow_plain_tcp = true"),
     ):
         _, err = here("run", place / "pipeline.toml", *words, code=2)
-        assert "allow_plain_tcp" in err
+        assert remedy in err
     _, err = here("run", place / "pipeline.toml", "--set", "cluster.memory_limit=4Gigs", code=2)
     assert "memory_limit" in err or "cluster" in err
     assert not (place / "runs").exists()

@@ -106,7 +106,7 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         export_faiss(store, tmp_path / "i", "hnsw")
     with pytest.raises(InputError, match="5 tables of 4 bits take 20 bits, and codes have 16"):
         export_faiss(store, tmp_path / "i", "multihash", n_hashes=5, hash_bits=4)
-    with pytest.raises(InputError, match="n_lists is 51"):
+    with pytest.raises(InputError, match=r"51 inverted lists for 50 codes\. Use fewer \(n_lists\)"):
         export_faiss(store, tmp_path / "i", "ivf", n_lists=51)
     with pytest.raises(InputError, match="is not a folder"):
         export_faiss(store, tmp_path / "no" / "i")

@@ -262,7 +262,7 @@ def test_sizes_of_files_and_folders(tmp_path) -> None:
 
 
 def test_versions_name_what_decides_results() -> None:
-    assert {"Python", "numpy", "dask"} <= set(installed_versions())
+    assert {"python", "numpy", "dask"} <= set(installed_versions())
 
 
 def test_without_matplotlib_pages_work_and_figures_say_what_to_install() -> None:

@@ -90,7 +90,13 @@ def test_every_parameter_of_the_estimator_can_be_set() -> None:
         ("model.alpha=-1", "greater than or equal to 0"),
         ("model.alpha=nan", "finite"),
         ("model.search.folds=5", "nothing to choose from"),
-        ("model.search.loss=['l3']", "allowed are l21"),
+        ("model.search.loss=['l3']", "it should be 'l21' or 'l1'"),
+        ("model.search.alpha=[]", "nothing to choose from"),
+        ("model.n_init=0", "greater than or equal to 1"),
+        ("cluster.workres=2", "did you mean workers?"),
+        ("cluster.workers=0", "greater than or equal to 1"),
+        ("cluster.memory_limit=much", "'much' is no number of bytes"),
+        ("cluster.options.queue=long", "'threads' has no further options"),
         ("source.kind=fils", "'digits'"),
         ("gate.map_min=1.5", "less than or equal to 1"),
         ("cluster.kind=scheduler", "without an address"),
@@ -114,6 +120,13 @@ def test_the_origin_of_a_mistake_is_named(written: Path) -> None:
     written.write_text(DIGITS + "[model]\nn_bits = 0")
     assert str(written) in refused(written)
     assert "model.n_bits = 0" in refused(written)
+
+
+def test_plain_tcp_is_refused_in_words_of_a_configuration(written: Path) -> None:
+    message = refused(written, "cluster.kind=scheduler", "cluster.address=tcp://192.0.2.1:8786")
+    assert "plain TCP to '192.0.2.1' is refused" in message
+    assert "(ca_file, cert_file and key_file)" in message
+    assert "allow_plain_tcp = true" in message
 
 
 def test_what_is_missing_is_named(written: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_row_of_a_gigabyte_is_refused(tmp_path):
     with (tmp_path / "x.npy").open("wb") as stream:
         stream.write(npy_header((2, 2**28)))
         stream.truncate(2**31 + 4096)
-    with pytest.raises(FormatError, match=r"x\.npy: a row of shape .* pass transpose=True"):
+    with pytest.raises(FormatError, match=r"x\.npy: a row of shape .* Pass transpose=True"):
         open_features(tmp_path / "x.npy")
 
 

@@ -146,7 +146,7 @@ def test_matrices_that_are_no_labels(tmp_path):
         open_labels(saved(tmp_path, np.array([[1, 0], [7, 1]])))
     with pytest.raises(LabelError, match=r"mixes 0 and -1"):
         open_labels(saved(tmp_path, np.array([[1, 0], [-1, 1]])))
-    with pytest.raises(LabelError, match=r"has 2 label columns, but class_names has 3"):
+    with pytest.raises(LabelError, match=r"has 2 label columns, but 3 names"):
         open_labels(saved(tmp_path, np.eye(2)), class_names=["a", "b", "c"])
     with pytest.raises(LabelError, match=r"2 x 2 text\): cannot be labels"):
         open_labels(saved(tmp_path, np.array([["a", "b"], ["a", "b"]])))
