@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 
 from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate_model, search
 from sadih_dask.jobs.evaluate import Collection, look_closer, measure
-from sadih_dask.report.measurements import BitCounts
+from sadih_dask.report.code_statistics import BitCounts
 from tests.support.commands import Here
 
 ENVIRONMENT = {

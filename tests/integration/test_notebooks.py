@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from tests.support.svg import SVG, groups, n_points, parse
+from tests.support.reports import SVG, groups, n_points, parse
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "pipelines" / "notebooks").glob("*.ipynb"))}
