@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tests.deploy.manifests import DEPLOY, ROOT, Command
-from tests.support.killing import end_groups
+from tests.support.processes import end_groups
 
 BIN = Path(sys.executable).parent
 HEALTH = DEPLOY / "image" / "healthcheck.py"
@@ -143,7 +143,7 @@ class Machine:
 
     def stop(self) -> None:
         """Leave no process behind."""
-        end_groups((process for process, _ in self.started), PATIENCE)
+        end_groups(process for process, _ in self.started)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from tests.deploy.manifests import (
     standing_cluster,
     unit_command,
 )
-from tests.support.blobs import blobs
+from tests.support.datasets import blobs
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.faults.forks import Forks
 from tests.faults.jobs import Job, Run, Size
 from tests.faults.table import Outcome, main
 from tests.faults.workers import SIZE, stage_of
-from tests.support.clusters import DaskProcesses, dask_processes
+from tests.support.processes import DaskProcesses, dask_processes
 
 N_WORKERS = 2
 BOUND = 60.0

@@ -11,7 +11,7 @@ import pytest
 
 from sadih_dask.cli import main
 from tests.support.browsers import launched
-from tests.support.commands import Here
+from tests.support.processes import Here
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate_model, search
 from sadih_dask.jobs.evaluate import Collection, look_closer, measure
 from sadih_dask.report.code_statistics import BitCounts
-from tests.support.commands import Here
+from tests.support.processes import Here
 
 ENVIRONMENT = {
     **os.environ,

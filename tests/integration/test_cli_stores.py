@@ -19,7 +19,7 @@ import pytest
 
 from sadih_dask import SADIH
 from sadih_dask.stores import CodeStore, FeatureStore
-from tests.support.commands import Here
+from tests.support.processes import Here
 
 SADIH_COMMAND = [sys.executable, "-m", "sadih_dask.cli"]
 ENVIRONMENT = {

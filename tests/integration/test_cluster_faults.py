@@ -19,9 +19,10 @@ from sadih_dask.compute import blas
 from sadih_dask.compute import remote as waiting
 from sadih_dask.compute.run import run, unique_name
 from sadih_dask.errors import ClusterError, IntegrityError, MemoryPlanError, NonFiniteError
-from tests.support.clusters import PATIENCE, DaskProcesses, dask_processes
+from tests.support.datasets import rows
+from tests.support.models import FAST, same_bits
+from tests.support.processes import PATIENCE, DaskProcesses, dask_processes
 from tests.support.rankings import random_codes
-from tests.support.training import FAST, rows, same_bits
 
 BOUND = 30.0
 """Seconds after which an error is late."""

@@ -15,7 +15,8 @@ import pytest
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.cluster import ClusterSettings, running
 from sadih_dask.cluster.launchers import slurm_options
-from tests.support.training import FAST, rows, same_bits
+from tests.support.datasets import rows
+from tests.support.models import FAST, same_bits
 
 jobqueue = pytest.importorskip("dask_jobqueue.slurm")
 

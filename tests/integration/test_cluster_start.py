@@ -27,8 +27,9 @@ from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.run import run, unique_name
 from sadih_dask.errors import ClusterError, ConfigError
 from sadih_dask.stores import CodeStore
-from tests.support.clusters import DaskProcesses, TlsFiles, dask_processes, tls_files
-from tests.support.training import FAST, rows, same_bits
+from tests.support.datasets import rows
+from tests.support.models import FAST, same_bits
+from tests.support.processes import DaskProcesses, TlsFiles, dask_processes, tls_files
 
 COMMAND = Path(sys.executable).with_name("sadih")
 QUICK = [

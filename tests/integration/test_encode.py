@@ -17,8 +17,9 @@ from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute import encode as encoding
 from sadih_dask.errors import ConflictError, InputError, LabelError, NonFiniteError, SadihError
 from sadih_dask.stores import CodeStore
-from tests.support.clusters import processes
-from tests.support.training import FAST, counted_reads, rows
+from tests.support.datasets import rows
+from tests.support.models import FAST, counted_reads
+from tests.support.processes import local_cluster
 
 
 @pytest.fixture(autouse=True)
@@ -194,7 +195,7 @@ def test_lazy_in_lazy_out(tmp_path: Path, trained: tuple[SADIH, Any, Any]) -> No
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with processes(2) as found:
+    with local_cluster(2) as found:
         yield found
 
 

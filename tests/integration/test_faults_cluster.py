@@ -7,7 +7,7 @@ from tests.faults.forks import Forks
 from tests.faults.jobs import Size
 from tests.faults.scheduler import Lost
 from tests.faults.workers import Disturbed
-from tests.support.clusters import dask_processes
+from tests.support.processes import dask_processes
 
 SIZE = Size(n_rows=12_000, n_features=16, anchors=150, chunk_rows=512, block_rows=128, n_queries=50)
 

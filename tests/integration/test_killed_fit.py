@@ -16,9 +16,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from sadih_dask import FeatureStore
-from tests.support.clusters import ROOT, processes
-from tests.support.commands import Here
-from tests.support.training import rows
+from tests.support.datasets import rows
+from tests.support.processes import ROOT, Here, local_cluster
 
 BLOCK = CHUNK = 64
 NODE = 8 * BLOCK
@@ -137,7 +136,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, store: FeatureStore) -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with processes(2) as found:
+    with local_cluster(2) as found:
         yield found
 
 

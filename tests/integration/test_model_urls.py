@@ -18,9 +18,9 @@ from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute.checkpoint import Checkpoint
 from sadih_dask.errors import FormatError, InputError, IntegrityError
 from sadih_dask.files import file as place
-from tests.support.clusters import ROOT
-from tests.support.commands import Here
-from tests.support.training import FAST, file_bytes, rows
+from tests.support.datasets import rows
+from tests.support.models import FAST, file_bytes
+from tests.support.processes import ROOT, Here
 
 s3fs = pytest.importorskip("s3fs")
 moto_server = pytest.importorskip("moto.server")

@@ -17,8 +17,8 @@ import pytest
 
 from sadih_dask import SADIH, CodeStore, FeatureStore
 from sadih_dask.runs.directory import RunDirectory
-from tests.support.commands import Here
-from tests.support.drops import configuration, drop
+from tests.support.datasets import configuration, drop
+from tests.support.processes import Here
 
 COMMAND = Path(sys.executable).with_name("sadih")
 

@@ -12,8 +12,8 @@ import pytest
 
 from sadih_dask import SADIH, CodeStore
 from sadih_dask.runs.directory import RunDirectory
-from tests.support.commands import Here
-from tests.support.drops import CONFIGURATION, drop
+from tests.support.datasets import CONFIGURATION, drop
+from tests.support.processes import Here
 
 # boto and aiohttp leave sockets to the garbage collector; that is not what is tested here.
 pytestmark = [

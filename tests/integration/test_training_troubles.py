@@ -17,13 +17,14 @@ from distributed import Client, LocalCluster
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.errors import IntegrityError, LabelError, NonFiniteError
 from sadih_dask.learning.statistics import Statistics
-from tests.support.clusters import processes
-from tests.support.training import FAST, Array, rows, same_bits
+from tests.support.datasets import Array, rows
+from tests.support.models import FAST, same_bits
+from tests.support.processes import local_cluster
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with processes(2) as found:
+    with local_cluster(2) as found:
         yield found
 
 

@@ -21,8 +21,8 @@ from sadih_dask.cluster.security import (
 from sadih_dask.cluster.settings import Kubernetes, Slurm, checked
 from sadih_dask.compute.run import default_workers
 from sadih_dask.errors import ConfigError, InputError
-from tests.support.clusters import TlsFiles
-from tests.support.clusters import tls_files as make_files
+from tests.support.processes import TlsFiles
+from tests.support.processes import tls_files as make_files
 
 
 @pytest.fixture(autouse=True)
