@@ -52,7 +52,7 @@ def test_a_stopped_job_is_queued_again_and_resumes(cluster: Slurm, tmp_path: Pat
                 cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
         return "sadih run ended with 0 (start 2)" in log.read_text()
 
-    until(ended_well, "the end of the run", 240)  # it would start by itself after two minutes
+    until(ended_well, "the end of the run")  # it would start by itself after two minutes
     record = json.loads((tmp_path / "runs" / "latest" / "record.json").read_text())
     assert record["outcome"] == "complete"
     until(lambda: cluster.job(job)["JobState"] == "COMPLETED", "a job that is done")

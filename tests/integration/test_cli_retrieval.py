@@ -47,7 +47,7 @@ def sadih(*words: object, code: int = 0, hidden: tuple[str, ...] = ()) -> tuple[
         text=True,
         env=ENVIRONMENT,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr

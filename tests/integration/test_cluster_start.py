@@ -83,7 +83,7 @@ def command(*words: object, **environment: str) -> subprocess.CompletedProcess[s
         text=True,
         env={**os.environ, **environment},
         check=False,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -188,7 +188,7 @@ def test_the_scheduler_speaks_tls(encrypted: DaskProcesses) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
-        socket.create_connection((host, int(port)), timeout=10) as raw,
+        socket.create_connection((host, int(port)), timeout=120) as raw,
         context.wrap_socket(raw) as wrapped,
     ):
         assert wrapped.version() in ("TLSv1.2", "TLSv1.3")

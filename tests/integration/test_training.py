@@ -121,7 +121,7 @@ def test_worker_processes_do_not_show(tmp_path: Path, cluster: LocalCluster, wor
         store = FeatureStore.create(tmp_path / f"{k}", X, y, chunk_rows=977)
         progress = Seen()
         with Client(cluster) as client:
-            client.wait_for_workers(workers, timeout=60)
+            client.wait_for_workers(workers, timeout=120)
             model = SADIH(**{**FAST, "anchors": None, **parameters})
             model.fit(store, progress=progress)
             same_bits(model, expected, tmp_path)

@@ -51,7 +51,7 @@ def test_settings_need_no_dask() -> None:
     stub = "import sys, types; p = types.ModuleType('sadih_dask'); p.__path__ = [sys.argv[1]]; "
     folder = Path(__file__).parents[3] / "sadih_dask"
     program = f"{stub} sys.modules['sadih_dask'] = p; {program}"
-    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, timeout=300)
 
 
 @pytest.mark.parametrize(

@@ -159,11 +159,12 @@ for trial in range(25):
         while True:
             for model in models:
                 model.save(target)
-    time.sleep(0.002 + 0.02 * random.Random(trial).random())
+    while not target.exists():
+        time.sleep(0.0005)
+    time.sleep(0.02 * random.Random(trial).random())
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    if target.exists():
-        target.rename(target.with_suffix(f".{trial}"))
+    target.rename(target.with_suffix(f".{trial}"))
 """
 
 
