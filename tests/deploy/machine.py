@@ -130,10 +130,8 @@ class Machine:
     def healthy(self, process: Process) -> bool:
         """What the image's health check says of a process, as if it were a container's first."""
         words = [sys.executable, str(HEALTH), str(process.pid)]
-        return (
-            subprocess.run(words, capture_output=True, timeout=PATIENCE, check=False).returncode
-            == 0
-        )
+        asked = subprocess.run(words, capture_output=True, timeout=PATIENCE, check=False)
+        return asked.returncode == 0
 
     def until_healthy(self, process: Process) -> None:
         """Wait for a scheduler or worker as the deployments do."""

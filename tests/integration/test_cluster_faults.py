@@ -86,19 +86,22 @@ def fails(job: Callable[[], object]) -> BaseException | None:
 def test_the_scheduler_is_killed_under_all_of_them(tmp_path: Path, store: FeatureStore) -> None:
     todo = jobs(tmp_path, store)
     before = threading.active_count()
-    with dask_processes(1) as cluster:
-        with running(place(cluster)) as there, ThreadPoolExecutor(len(todo)) as pool:
-            described = there.describe()
-            there.client.run(get_stuck)
-            pending = {name: pool.submit(fails, job) for name, job in todo.items()}
-            wait_for_tasks(cluster, len(todo))
-            cluster.kill(cluster.scheduler)
-            for name, future in pending.items():
-                error = future.result(timeout=PATIENCE)
-                assert isinstance(error, ClusterError), f"{name}: {error!r}"
-                assert cluster.address in str(error)
-                assert "repeat the same call" in str(error)
-            assert there.describe() == described
+    with (
+        dask_processes(1) as cluster,
+        running(place(cluster)) as there,
+        ThreadPoolExecutor(len(todo)) as pool,
+    ):
+        described = there.describe()
+        there.client.run(get_stuck)
+        pending = {name: pool.submit(fails, job) for name, job in todo.items()}
+        wait_for_tasks(cluster, len(todo))
+        cluster.kill(cluster.scheduler)
+        for name, future in pending.items():
+            error = future.result(timeout=PATIENCE)
+            assert isinstance(error, ClusterError), f"{name}: {error!r}"
+            assert cluster.address in str(error)
+            assert "repeat the same call" in str(error)
+        assert there.describe() == described
     assert threading.active_count() <= before
 
 

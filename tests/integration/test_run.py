@@ -255,8 +255,10 @@ def test_a_signal_stops_cleanly_and_the_next_run_goes_on(
     here: Here, place: Path, sent: signal.Signals
 ) -> None:
     drop(place / "incoming", "b", 60_000, 2)
+    # So many starts that the fit is not over before the signal comes.
+    long = ("--set", "model.anchors=400", "--set", "model.n_init=400")
     process = subprocess.Popen(
-        [COMMAND, "run", place / "pipeline.toml", "--set", "model.anchors=400"],
+        [COMMAND, "run", place / "pipeline.toml", *long],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
