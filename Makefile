@@ -25,10 +25,8 @@ $(READY): $(BASE)
 demo: $(BASE) ## Hash scikit-learn's handwritten digits, measure retrieval, write a report
 	$(BIN)/sadih run pipelines/digits.toml
 
-# Tests of real processes depend on the pace of the machine: one that fails is tried once more.
-AGAIN := --reruns 1
 test: lint types system ## Lint, check types and run every test
-	$(BIN)/python -m pytest -n auto $(AGAIN) --ignore=tests/orchestrators
+	$(BIN)/python -m pytest -n auto --ignore=tests/orchestrators
 	$(MAKE) --no-print-directory orchestrators
 
 $(ORCHESTRATORS)/.ready: tests/orchestrators/requirements.txt
@@ -38,7 +36,7 @@ $(ORCHESTRATORS)/.ready: tests/orchestrators/requirements.txt
 
 orchestrators: $(READY) $(ORCHESTRATORS)/.ready ## Test the adapters with Prefect, Dagster and Airflow
 	$(BIN)/mypy --python-executable $(ORCHESTRATORS)/bin/python --explicit-package-bases pipelines/orchestrators
-	SADIH_COMMAND=$(CURDIR)/$(BIN)/sadih $(ORCHESTRATORS)/bin/python -m pytest -n auto $(AGAIN) --dist loadfile tests/orchestrators
+	SADIH_COMMAND=$(CURDIR)/$(BIN)/sadih $(ORCHESTRATORS)/bin/python -m pytest -n auto --dist loadfile tests/orchestrators
 
 # What tests need of the system; only installed on Debian and as root.
 SYSTEM := chromium openssl systemd munge slurmctld slurmd slurm-client

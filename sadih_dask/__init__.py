@@ -37,7 +37,6 @@ _CARDS = {
     "sadih_dask.model.estimator": ["SADIH"],
     "sadih_dask.learning.statistics": ["Statistics"],
     "sadih_dask.learning.objective": ["Trace"],
-    "sadih_dask.report.measurements": ["Quality"],
     "sadih_dask.retrieval.evaluation": ["Evaluation", "Protocols"],
     "sadih_dask.retrieval.nearest": ["Neighbours", "WithinRadius"],
     "sadih_dask.stores.codes": ["CodeStore"],

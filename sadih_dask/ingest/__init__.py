@@ -1,4 +1,8 @@
-"""Pouring files into a feature store: streaming, resumable, and all checks before the first byte.
+"""From files to a feature store: streaming, resumable, and all checks before the first byte.
+
+Read `inputs` first (files as rows with labels and ids), then `selection` (which rows,
+in what type), `provenance` (the state of files), `changes` (what is new since), and `ingestion`.
+`synthetic` makes rows up.
 
 A new store is written block by block; a block that is written stays, so the same call after a
 kill goes on where it stopped. The plan of the store holds a fingerprint of all sources, so an

@@ -24,12 +24,11 @@ from sadih_dask.files.redaction import redact
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.model.evaluation import evaluate_model
 from sadih_dask.report import code_statistics
-from sadih_dask.report.measurements import Curve
 from sadih_dask.report.page import WrittenFile, write_report
 from sadih_dask.report.retrieval import Length, Retrieval, best_possible, drawings, retrieval_report
 from sadih_dask.retrieval.evaluation import Protocols
 from sadih_dask.stores import CodeStore, FeatureStore
-from sadih_dask.types import Ints
+from sadih_dask.types import Floats, Ints
 
 METRICS, FIGURES, REPORT = "metrics.json", "figures", "report.html"
 TIE_RULE = "Items at equal distance have no order: every value is its mean over all orders of ties."
@@ -120,7 +119,7 @@ def look_closer(
     names = (database or queries).class_names
     found = Retrieval(lengths, model, classes=names)
     if database is None:
-        return replace(found, bits=code_statistics.learned_bits(model))
+        return replace(found, bits=code_statistics.BitCounts.learned(model))
     chosen: Ints = np.zeros(0, np.int64)
     if _have_pictures(queries, database):
         own = found.own.protocols
@@ -129,7 +128,7 @@ def look_closer(
     if len(chosen):
         asked = model.transform(queries.take("features", chosen))
     bar = None if progress is None else progress(database.n_rows)
-    seen = code_statistics.glance(_codes(model, rows, database), asked, progress=bar)
+    seen = code_statistics.gather(_codes(model, rows, database), asked, progress=bar)
     shown = None
     if len(chosen):
         shown = code_statistics.pictured(queries, chosen, database, seen, names)
@@ -159,7 +158,7 @@ def _number_alike(names: Sequence[str], other: Sequence[str]) -> bool:
 
 def _ceiling(
     model: SADIH, queries: FeatureStore, database: FeatureStore, lengths: Sequence[Length]
-) -> Curve | None:
+) -> Floats | None:
     """What a perfect ranking reaches, if rows have one class and both protocols the same rows."""
     learned = model.statistics_
     if model.multi_label_ or learned is None or len(database.shape("labels")) == 2:

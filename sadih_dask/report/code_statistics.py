@@ -1,20 +1,24 @@
-"""What a report shows of database codes, from one pass over them: bits, and what queries find."""
+"""What a report shows of codes: how often bits are set, and what a few queries find, in pictures.
+
+Both come from one pass over the database codes, on threads or on a cluster.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.run import Progress
 from sadih_dask.compute.tree import reduce_pairs
+from sadih_dask.errors import InputError
 from sadih_dask.model.estimator import SADIH
-from sadih_dask.report.measurements import BitCounts, Neighbours
 from sadih_dask.retrieval.codes import distances, unpack
-from sadih_dask.retrieval.nearest import Neighbours as NearestRows
+from sadih_dask.retrieval.nearest import Neighbours
+from sadih_dask.stores import FeatureStore
 from sadih_dask.types import Array, Bytes, Floats, Ints
 
 N_PICTURED = 6
@@ -23,28 +27,67 @@ PIECE_ROWS = 2**17
 """Rows that queries are compared with at a time; there are few queries."""
 
 
-class PicturedRows(Protocol):
-    """Rows with ``thumbnails`` and ``labels``; a `FeatureStore` that has both is one."""
+@dataclass(frozen=True, eq=False)
+class BitCounts:
+    """How often bits are set, alone and in pairs: mergeable over blocks of codes.
 
-    def take(self, name: str, rows: Any, /) -> Array:
-        """Return single rows of an array."""
+    n_rows  codes counted
+    ones    (n_bits,)         codes in which a bit is set
+    both    (n_bits, n_bits)  codes in which two bits are set
+    """
+
+    n_rows: int
+    ones: Ints
+    both: Ints
+
+    @classmethod
+    def of_block(cls, packed: Bytes, n_bits: int) -> BitCounts:
+        """Count one block of packed codes; O(rows n_bits^2)."""
+        ones, both = np.zeros(n_bits, np.int64), np.zeros((n_bits, n_bits), np.int64)
+        # float32 products run at BLAS speed and are exact up to 2^24 rows.
+        for start in range(0, len(packed), 1 << 16):
+            bits = unpack(packed[start : start + (1 << 16)], n_bits).astype(np.float32)
+            ones += bits.sum(axis=0).astype(np.int64)
+            both += (bits.T @ bits).astype(np.int64)
+        return cls(len(packed), ones, both)
+
+    @classmethod
+    def learned(cls, model: SADIH) -> BitCounts:
+        """Count the rows that a model was learned from, each with the code of its labels."""
+        bits = unpack(model.label_codes_, model.hash_function_.n_bits).astype(np.int64)
+        counts = np.ones(len(bits), np.int64)
+        if model.statistics_ is not None:
+            counts = model.statistics_.counts.astype(np.int64)
+        weighted = bits * counts[:, None]
+        return cls(int(counts.sum()), weighted.sum(axis=0), bits.T @ weighted)
+
+    def merge(self, other: BitCounts) -> BitCounts:
+        """Cover the codes of both."""
+        return BitCounts(self.n_rows + other.n_rows, self.ones + other.ones, self.both + other.both)
+
+    @property
+    def balance(self) -> Floats:
+        """Share of codes in which each bit is set, (n_bits,); NaN without codes."""
+        return self.ones / self.n_rows if self.n_rows else np.full(len(self.ones), np.nan)
+
+    @property
+    def correlation(self) -> Floats:
+        """Pearson correlation of every two bits; NaN where one of them is constant."""
+        p = self.balance
+        deviation = np.sqrt(p * (1 - p))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = (self.both / self.n_rows - np.outer(p, p)) / np.outer(deviation, deviation)
+        return np.where(np.outer(deviation > 0, deviation > 0), np.clip(found, -1, 1), np.nan)
+
+
+def shares(counts: Array) -> Floats:
+    """Counts as parts of their sum; zeros where there is nothing."""
+    values = np.asarray(counts, np.float64)
+    return values / max(float(values.sum()), 1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayPictures:
-    """The same in memory: pictures (n, h, w) or (n, h, w, 3) of uint8, and labels."""
-
-    thumbnails: Bytes
-    labels: Array
-
-    def take(self, name: str, rows: Any, /) -> Array:
-        """Return single rows of an array."""
-        found: Array = getattr(self, name)[rows]
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class Glance:
+class CodeStatistics:
     """Counts of bits, and the nearest rows of a few queries, (q, k), with their distances."""
 
     bits: BitCounts
@@ -52,70 +95,57 @@ class Glance:
     distances: Ints
 
 
-def glance(
+def gather(
     database: DatabaseCodes, queries: Bytes, *, k: int = N_FOUND, progress: Progress | None = None
-) -> Glance:
+) -> CodeStatistics:
     """Pass over the codes once, on threads or on a cluster.
 
     ``queries`` are a few packed codes, or none at all. Ties in distance are ordered by row.
     """
-    look = _Look(database.n_bits, max(1, database.n_rows), min(k, database.n_rows))
+    work = _BitsAndNearest(database.n_bits, max(1, database.n_rows), min(k, database.n_rows))
     # All queries in one block: every further one would hash the rows again.
-    (found,) = reduce_pairs(look, database, 1, lambda _: queries, progress)
-    return Glance(found.bits, found.keys % look.n_rows, found.keys // look.n_rows)
+    (found,) = reduce_pairs(work, database, 1, lambda _: queries, progress)
+    return CodeStatistics(found.bits, found.keys % work.n_rows, found.keys // work.n_rows)
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
-    """Partial result; a key is distance x n_rows + row."""
+class _Partial:
+    """What some rows leave; a key is distance x n_rows + row."""
 
     bits: BitCounts
     keys: Ints
 
 
 @dataclass(frozen=True)
-class _Look:
+class _BitsAndNearest:
     n_bits: int
     n_rows: int
     k: int
 
     bytes_per_query = 1
 
-    def answer(self, database: DatabaseCodes, queries: Bytes, start: int, stop: int) -> _Seen:
-        seen = _Seen(_no_bits(self.n_bits), np.zeros((len(queries), 0), np.int64))
+    def answer(self, database: DatabaseCodes, queries: Bytes, start: int, stop: int) -> _Partial:
+        nothing = np.zeros((0, (self.n_bits + 7) // 8), np.uint8)
+        found = self._of_block(nothing, queries, 0)
         for row, block in database.blocks(start, stop):
             for first in range(0, len(block), PIECE_ROWS):
                 codes = block[first : first + PIECE_ROWS]
-                rows = row + first + np.arange(len(codes))
-                keys = distances(queries, codes) * self.n_rows + rows
-                seen = self.merge([seen, _Seen(BitCounts.of_block(codes, self.n_bits), keys)])
-        return seen
+                found = self.merge([found, self._of_block(codes, queries, row + first)])
+        return found
 
-    def merge(self, parts: Sequence[_Seen]) -> _Seen:
+    def _of_block(self, codes: Bytes, queries: Bytes, first_row: int) -> _Partial:
+        rows = first_row + np.arange(len(codes))
+        keys = distances(queries, codes) * self.n_rows + rows
+        return _Partial(BitCounts.of_block(codes, self.n_bits), keys)
+
+    def merge(self, parts: Sequence[_Partial]) -> _Partial:
         bits = parts[0].bits
         for part in parts[1:]:
             bits = bits.merge(part.bits)
-        return _Seen(bits, self._first([part.keys for part in parts]))
-
-    def _first(self, keys: list[Ints]) -> Ints:
-        joined = np.concatenate(keys, axis=1)
-        if joined.shape[1] > self.k:
-            joined = np.partition(joined, self.k - 1, axis=1)[:, : self.k]
-        return np.sort(joined, axis=1)
-
-
-def _no_bits(n_bits: int) -> BitCounts:
-    return BitCounts(0, np.zeros(n_bits, np.int64), np.zeros((n_bits, n_bits), np.int64))
-
-
-def learned_bits(model: SADIH) -> BitCounts:
-    """Bits of the codes of the rows that were learned from, each with the code of its labels."""
-    bits = unpack(model.label_codes_, model.hash_function_.n_bits).astype(np.int64)
-    counts = np.ones(len(bits), np.int64)
-    if model.statistics_ is not None:
-        counts = model.statistics_.counts.astype(np.int64)
-    weighted = bits * counts[:, None]
-    return BitCounts(int(counts.sum()), weighted.sum(axis=0), bits.T @ weighted)
+        keys = np.concatenate([part.keys for part in parts], axis=1)
+        if keys.shape[1] > self.k:
+            keys = np.partition(keys, self.k - 1, axis=1)[:, : self.k]
+        return _Partial(bits, np.sort(keys, axis=1))
 
 
 def spread_of(average_precision: Floats, n: int = N_PICTURED) -> Ints:
@@ -130,14 +160,45 @@ def spread_of(average_precision: Floats, n: int = N_PICTURED) -> Ints:
     return known[np.round(places).astype(np.int64)]
 
 
+@dataclass(frozen=True, eq=False)
+class NeighbourPictures:
+    """Query pictures and the pictures of their nearest neighbours, nearest first.
+
+    queries     (q, h, w) or (q, h, w, 3) uint8
+    pictures    (q, k, h, w) or (q, k, h, w, 3) uint8
+    relevant    (q, k) whether a neighbour shares a label with its query
+    distances   (q, k) Hamming distances
+    names       q names of what the queries show
+    found       q rows of k names of what the neighbours show
+    """
+
+    queries: Bytes
+    pictures: Bytes
+    relevant: Array
+    distances: Ints
+    names: tuple[str, ...]
+    found: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        size = self.queries.shape[1:]
+        if self.pictures.shape[2:] != size or size[2:] not in ((), (3,)):
+            raise InputError(
+                f"pictures have shapes {self.queries.shape} (queries) and {self.pictures.shape} "
+                "(neighbours); expected (q, h, w) and (q, k, h, w), or the same with 3 colours last"
+            )
+
+
 def pictured(
-    queries: PicturedRows,
+    queries: FeatureStore,
     chosen: Ints,
-    database: PicturedRows,
-    found: Glance | NearestRows,
+    database: FeatureStore,
+    found: CodeStatistics | Neighbours,
     class_names: Sequence[str] = (),
-) -> Neighbours:
-    """Pictures of chosen queries and of the rows that were found for them, right ones known."""
+) -> NeighbourPictures:
+    """Pictures of chosen queries and of the rows that were found for them, right ones known.
+
+    Both stores have thumbnails and labels.
+    """
     q, k = found.rows.shape
     nearest = found.rows.reshape(-1)
     pictures = database.take("thumbnails", nearest)
@@ -146,7 +207,7 @@ def pictured(
     relevant = held == asked[:, None]
     if asked.ndim == 2:
         relevant = (held.astype(bool) & asked[:, None].astype(bool)).any(axis=2)
-    return Neighbours(
+    return NeighbourPictures(
         queries.take("thumbnails", chosen),
         pictures.reshape(q, k, *pictures.shape[1:]),
         relevant,
@@ -159,5 +220,4 @@ def pictured(
 def _named(labels: Any, class_names: Sequence[str]) -> str:
     """Names of a row's classes; numbers where there are none."""
     numbers = [int(n) for n in (np.flatnonzero(labels) if np.ndim(labels) else [labels])]
-    names = [class_names[n] if n < len(class_names) else str(n) for n in numbers]
-    return ", ".join(names)
+    return ", ".join(class_names[n] if n < len(class_names) else str(n) for n in numbers)

@@ -13,14 +13,13 @@ import numpy as np
 
 from sadih_dask.errors import InputError
 from sadih_dask.report import code_statistics, figures
+from sadih_dask.report.figures import Curve, PairDistances
 from sadih_dask.report.html import score
-from sadih_dask.report.measurements import Curve, PairDistances
 from sadih_dask.report.notebook import TIES, card, protocols_of
-from sadih_dask.report.retrieval import places
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols
 from sadih_dask.retrieval.nearest import Neighbours
 from sadih_dask.stores import FeatureStore
-from sadih_dask.types import Array
+from sadih_dask.types import Array, Floats
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,10 +41,12 @@ class Comparison:
         """Precision against recall."""
         return figures.precision_recall(self._curves(lambda e: (e.recall, e.precision)))
 
-    def precision_retrieved(self) -> figures.Drawing:
-        """Precision among the first items."""
-        curves = self._curves(lambda e: (places(len(e.precision_curve)), e.precision_curve))
-        return figures.precision_retrieved(curves, most=max(len(curve.x) for curve in curves))
+    def precision_retrieved(self, ceiling: Floats | None = None) -> figures.Drawing:
+        """Precision among the first 1, 2, ... items, and that of a perfect ranking if given."""
+        curves = self._curves(lambda e: _ranked(e.precision_curve))
+        best = None if ceiling is None else Curve("best possible", *_ranked(ceiling))
+        most = max(len(curve.x) for curve in curves)
+        return figures.precision_retrieved(curves, most=most, ceiling=best)
 
     def map_against_bits(self) -> figures.Drawing:
         """Mean average precision against code length, for results of different lengths."""
@@ -105,6 +106,11 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return card("Comparison", "", {}, *self._table(), note=TIES)
+
+
+def _ranked(precision: Floats) -> tuple[Floats, Floats]:
+    """A precision at each place of a ranking, 1, 2, ..."""
+    return np.arange(1.0, len(precision) + 1), precision
 
 
 def show_neighbours(

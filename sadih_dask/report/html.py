@@ -1,14 +1,9 @@
-"""The colours of figures and pages, each for a light and for a dark background.
+"""What pages, cards and figures share: colours, numbers as people read them, templates, pictures.
 
-The series colours stay apart under the common colour-vision deficiencies and have a contrast of 3:1
-or more against their background; they also differ in lightness, and figures never rely on colour
-alone.
-
-Numbers as people read them.
-
-The templates of pages and cards. Everything that is filled in is escaped.
-
-Figures inside a page: no ids that clash, no rules that leak, colours that follow the page.
+Every role has a colour for a light and one for a dark background. The series colours stay apart
+under the common colour-vision deficiencies and have a contrast of 3:1 or more against their
+background; they also differ in lightness, and figures never rely on colour alone. Whatever is
+filled into a template is escaped. A figure in a page brings no ids that clash, no rules that leak.
 """
 
 from __future__ import annotations
@@ -101,9 +96,13 @@ def value(thing: object) -> str:
     return str(thing)
 
 
+def fill(template: str, **values: object) -> str:
+    """Fill a template; it is an error if a name in it has no value."""
+    return _environment().get_template(template).render(**values)
+
+
 @cache
-def environment() -> Environment:
-    """Return the one environment: escapes always, and refuses names that it does not know."""
+def _environment() -> Environment:
     found = Environment(
         loader=PackageLoader("sadih_dask.report"),
         autoescape=True,
@@ -111,8 +110,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for filter_ in (count, duration, score, size, value):
-        found.filters[filter_.__name__] = filter_
+    found.filters |= {words.__name__: words for words in (count, duration, score, size, value)}
+    found.globals |= {"light": css_variables(dark=False), "dark": css_variables(dark=True)}
     return found
 
 
@@ -136,7 +135,12 @@ def inline_svg(document: str, prefix: str, label: str) -> Markup:
     if root.tag != f"{{{SVG}}}svg" or "viewBox" not in root.attrib:
         raise FormatError("a figure must be an SVG document with a viewBox")
     _drop(root)
+    seen = set()
     for element in root.iter():
+        # A picture that is there twice has one id, made of its bytes.
+        if element.get("id", "") in seen:
+            del element.attrib["id"]
+        seen.add(element.get("id"))
         _rewrite(element, prefix)
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
@@ -155,14 +159,14 @@ def _drop(element: ET.Element) -> None:
 
 
 def _rewrite(element: ET.Element, prefix: str) -> None:
-    for name, value in element.attrib.items():
+    for name, text in element.attrib.items():
         if name == "id":
-            element.set(name, prefix + value)
+            element.set(name, prefix + text)
         elif name in (_HREF, "href"):
-            if value.startswith("#"):
-                element.set(name, f"#{prefix}{value[1:]}")
-        elif "url(#" in value or "#" in value:
-            coloured = _HEX.sub(lambda m: _COLOURS.get(m[0], m[0]), value)
+            if text.startswith("#"):
+                element.set(name, f"#{prefix}{text[1:]}")
+        elif "#" in text:
+            coloured = _HEX.sub(lambda m: _COLOURS.get(m[0], m[0]), text)
             element.set(name, _URL.sub(rf"url(#{prefix}\1)", coloured))
 
 

@@ -1,12 +1,8 @@
-"""The form of a card: a heading, facts, a table, small pictures, a note.
+"""Cards: what notebooks show of models, stores, statistics, traces and results.
 
-Cards of results: what was ingested, what was found, and how good it is.
-
-What notebooks show of models, stores, statistics, traces and results.
-
-``html(thing)`` gives a small card that takes its colours from the page around it, light or dark.
-IPython asks for it by itself (see ``sadih_dask/__init__``); ``repr`` stays as it is. No card reads
-rows of a store: metadata are enough.
+``html(thing)`` gives a small card of facts, a table, small pictures and a note, which takes its
+colours from the page around it, light or dark. IPython asks for it by itself:
+``sadih_dask/__init__`` names the types. No card reads rows of a store: metadata are enough.
 """
 
 from __future__ import annotations
@@ -14,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import singledispatch
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -24,8 +19,8 @@ from sadih_dask.ingest import Ingested
 from sadih_dask.learning.objective import Trace
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.model.estimator import SADIH
-from sadih_dask.report.html import environment, score, size
-from sadih_dask.report.measurements import Quality, share
+from sadih_dask.report.code_statistics import shares
+from sadih_dask.report.html import fill, score, size
 from sadih_dask.report.sparklines import (
     MOST_BARS,
     MOST_BITS,
@@ -42,6 +37,9 @@ from sadih_dask.stores.store import Store
 from sadih_dask.types import Array
 
 SHOWN_NAMES = 8
+SHOWN_QUERIES = 6
+SHOWN_FINDS = 6
+TIES = "Ties in distance are averaged over all orders."
 
 
 def card(
@@ -55,148 +53,22 @@ def card(
     note: str = "",
 ) -> str:
     """Return a card as HTML; everything but pictures is escaped."""
-    return (
-        environment()
-        .get_template("card.html")
-        .render(
-            name=name,
-            about=about,
-            facts=facts,
-            columns=columns,
-            rows=rows,
-            pictures=pictures,
-            note=note,
-        )
+    return fill(
+        "card.html",
+        name=name,
+        about=about,
+        facts=facts,
+        columns=columns,
+        rows=rows,
+        pictures=pictures,
+        note=note,
     )
-
-
-def listed(names: Sequence[object] | np.ndarray[Any, Any]) -> str:
-    """Return the first names of many."""
-    shown = ", ".join(str(name) for name in names[:SHOWN_NAMES])
-    rest = len(names) - SHOWN_NAMES
-    return f"{shown} and {rest:,} more" if rest > 0 else shown
-
-
-SHOWN_QUERIES = 6
-SHOWN_FINDS = 6
-TIES = "Ties in distance are averaged over all orders."
-ORDER = "nearest first: id (Hamming distance)"
-
-
-def quality_card(quality: Sequence[Quality], about: str = "") -> str:
-    """Return a card with the retrieval quality of each method and code length."""
-    keys = list(dict.fromkeys((p, m) for q in quality for p in q.metrics for m in q.metrics[p]))
-    several = len({q.method for q in quality}) > 1
-    rows = [
-        [f"{q.method}, {q.n_bits} bits" if several else f"{q.n_bits} bits"]
-        + [score(q.metrics.get(p, {}).get(m)) for p, m in keys]
-        for q in quality
-    ]
-    return card("Retrieval", about, {}, ["", *(f"{p} {m}" for p, m in keys)], rows, note=TIES)
-
-
-def evaluation_card(found: Evaluation | Protocols) -> str:
-    """Return a card with every number, the precision-recall curve and the distances of pairs."""
-    known = protocols_of(found)
-    some = next(iter(known.values()))
-    facts = {
-        "bits": some.n_bits,
-        "queries": some.n_queries,
-        "items in the database": " / ".join(f"{e.n_database:,}" for e in known.values()),
-    }
-    if some.n_without_relevant:
-        facts["queries without a relevant item"] = some.n_without_relevant
-    columns = [e.numbers for e in known.values()]
-    rows = [[metric, *(score(c.get(metric)) for c in columns)] for metric in columns[0]]
-    heads = ["", *(protocol or "value" for protocol in known)]
-    lines = {name: (e.recall, e.precision) for name, e in known.items()}
-    recall = plot(lines, ("recall", "precision"), "Precision against recall", top=1.0)
-    pictures = [recall, *(_distances(name, e) for name, e in known.items())]
-    name = type(found).__name__
-    return card(name, "mean over queries", facts, heads, rows, pictures=pictures, note=TIES)
-
-
-def protocols_of(found: Evaluation | Protocols) -> dict[str, Evaluation]:
-    """Return evaluations by the name of their protocol; a single one has none."""
-    if isinstance(found, Evaluation):
-        return {"": found}
-    known = {"learned": found.learned, "encoded": found.encoded}
-    return {name: evaluation for name, evaluation in known.items() if evaluation is not None}
-
-
-def _distances(protocol: str, found: Evaluation) -> Markup:
-    steps = np.arange(found.n_bits + 1, dtype=np.float64)
-    lines = {
-        "similar": (steps, share(found.similar)),
-        "dissimilar": (steps, share(found.dissimilar)),
-    }
-    label = f"Share of pairs against Hamming distance {protocol}".rstrip()
-    return plot(lines, ("Hamming distance", f"{protocol} pairs".lstrip()), label)
-
-
-def neighbours_card(found: Neighbours) -> str:
-    """Return a card with the nearest items of the first queries."""
-    facts: dict[str, object] = {"queries": len(found), "neighbours each": found.k}
-    if found.distances.size:
-        facts["distances"] = f"{found.distances.min()} to {found.distances.max()}"
-    shown = range(min(len(found), SHOWN_QUERIES))
-    finds = [_finds(found.ids[query], found.distances[query]) for query in shown]
-    return _found("Neighbours", facts, finds, len(found))
-
-
-def radius_card(found: WithinRadius) -> str:
-    """Return a card with the nearest items of the first queries."""
-    facts = {
-        "radius": found.radius,
-        "queries": len(found),
-        "items": len(found.rows),
-        "queries without any": int(np.sum(found.counts == 0)),
-    }
-    shown = range(min(len(found), SHOWN_QUERIES))
-    return _found("WithinRadius", facts, [_finds(*found.of(q)) for q in shown], len(found))
-
-
-def _finds(ids: Array, distances: Array) -> list[str]:
-    """The first finds of one query, and how many more there are."""
-    nearest = list(zip(ids[:SHOWN_FINDS], distances[:SHOWN_FINDS], strict=True))
-    rest = len(ids) - len(nearest)
-    return [f"{i} ({d})" for i, d in nearest] + ([f"{rest:,} more"] if rest else [])
-
-
-def _found(name: str, facts: Mapping[str, object], finds: list[list[str]], n_queries: int) -> str:
-    width = max((len(row) for row in finds), default=0)
-    columns = ["query", *[""] * width] if finds else []
-    rows = [[query, *row, *[""] * (width - len(row))] for query, row in enumerate(finds)]
-    rest = n_queries - len(finds)
-    note = f"{rest:,} queries more" if rest else ""
-    return card(name, ORDER, facts, columns, rows, note=note)
-
-
-def ingested_card(done: Ingested) -> str:
-    """Return a card with what an ingestion did."""
-    facts = {
-        "rows written": done.n_new,
-        "rows that were there": done.n_kept,
-        "rows without a label, dropped": done.n_dropped,
-        "files": done.n_files,
-        "files passed over": done.n_passed_over,
-        "rows now": done.store.n_rows,
-    }
-    return card("Ingested", done.store.url, facts)
 
 
 @singledispatch
 def html(thing: object) -> str:
     """Return a card for a model, a store, statistics, a trace or results."""
     raise InputError(f"there is no card for {type(thing).__name__}; notebooks show its repr")
-
-
-html.register(Evaluation, evaluation_card)
-html.register(Protocols, evaluation_card)
-html.register(Neighbours, neighbours_card)
-html.register(WithinRadius, radius_card)
-html.register(Ingested, ingested_card)
-html.register(Quality, lambda quality: quality_card([quality]))
 
 
 @html.register
@@ -224,7 +96,14 @@ def _(thing: SADIH) -> str:
         f"Codes of the first {shown[0]} of {len(codes)} label groups, {shown[1]} of {n_bits} bits"
     )
     grid = code_grid(codes, n_bits, label, _group_names(thing))
-    return card("SADIH", f"classes {listed(thing.classes_)}", facts, pictures=[grid], note=note)
+    return card("SADIH", f"classes {_listed(thing.classes_)}", facts, pictures=[grid], note=note)
+
+
+def _same(a: object, b: object) -> bool:
+    """Whether a parameter has its default value; NaN and arrays are never equal."""
+    if isinstance(a, float) and math.isnan(a):
+        return False
+    return type(a) is type(b) and a == b
 
 
 def _encoder(model: SADIH) -> str:
@@ -243,28 +122,11 @@ def _group_names(model: SADIH) -> list[str]:
     ]
 
 
-@html.register(FeatureStore)
-@html.register(CodeStore)
-def _(thing: Store) -> str:
-    facts: dict[str, object] = {"rows": thing.n_rows}
-    if isinstance(thing, CodeStore):
-        facts |= {"bits": thing.n_bits, "model": thing.model[:16]}
-    facts |= {
-        "segments": len(thing.segments),
-        "chunks": len(thing.chunks),
-        "compression": thing.compression,
-        "size": size(thing.nbytes),
-        "commit": thing.generation,
-    }
-    if isinstance(thing, FeatureStore) and thing.class_names:
-        facts["classes"] = listed(thing.class_names)
-    if source := getattr(thing, "source", ""):
-        facts["source"] = source
-    rows = [
-        [name, " x ".join(f"{n:,}" for n in thing.shape(name)), str(thing.dtype(name))]
-        for name in thing.arrays
-    ]
-    return card(type(thing).__name__, thing.url, facts, ["array", "shape", "type"], rows)
+def _listed(names: Sequence[object] | Array) -> str:
+    """The first names of many."""
+    shown = ", ".join(str(name) for name in names[:SHOWN_NAMES])
+    rest = len(names) - SHOWN_NAMES
+    return f"{shown} and {rest:,} more" if rest > 0 else shown
 
 
 @html.register
@@ -302,8 +164,117 @@ def _(thing: Trace) -> str:
     return card("Trace", "objective of the kept start", facts, pictures=[line])
 
 
-def _same(a: object, b: object) -> bool:
-    """Whether a parameter has its default value; NaN and arrays are never equal."""
-    if isinstance(a, float) and math.isnan(a):
-        return False
-    return type(a) is type(b) and a == b
+@html.register(FeatureStore)
+@html.register(CodeStore)
+def _(thing: Store) -> str:
+    facts: dict[str, object] = {"rows": thing.n_rows}
+    if isinstance(thing, CodeStore):
+        facts |= {"bits": thing.n_bits, "model": thing.model[:16]}
+    facts |= {
+        "segments": len(thing.segments),
+        "chunks": len(thing.chunks),
+        "compression": thing.compression,
+        "size": size(thing.nbytes),
+        "commit": thing.generation,
+    }
+    if isinstance(thing, FeatureStore) and thing.class_names:
+        facts["classes"] = _listed(thing.class_names)
+    if source := getattr(thing, "source", ""):
+        facts["source"] = source
+    rows = [
+        [name, " x ".join(f"{n:,}" for n in thing.shape(name)), str(thing.dtype(name))]
+        for name in thing.arrays
+    ]
+    return card(type(thing).__name__, thing.url, facts, ["array", "shape", "type"], rows)
+
+
+@html.register
+def _(thing: Ingested) -> str:
+    facts = {
+        "rows written": thing.n_new,
+        "rows that were there": thing.n_kept,
+        "rows without a label, dropped": thing.n_dropped,
+        "files": thing.n_files,
+        "files passed over": thing.n_passed_over,
+        "rows now": thing.store.n_rows,
+    }
+    return card("Ingested", thing.store.url, facts)
+
+
+@html.register(Evaluation)
+@html.register(Protocols)
+def _(thing: Evaluation | Protocols) -> str:
+    """Every number, the precision-recall curve and the distances of pairs."""
+    known = protocols_of(thing)
+    some = next(iter(known.values()))
+    facts = {
+        "bits": some.n_bits,
+        "queries": some.n_queries,
+        "items in the database": " / ".join(f"{e.n_database:,}" for e in known.values()),
+    }
+    if some.n_without_relevant:
+        facts["queries without a relevant item"] = some.n_without_relevant
+    columns = [e.numbers for e in known.values()]
+    rows = [[metric, *(score(c.get(metric)) for c in columns)] for metric in columns[0]]
+    heads = ["", *(protocol or "value" for protocol in known)]
+    lines = {name: (e.recall, e.precision) for name, e in known.items()}
+    recall = plot(lines, ("recall", "precision"), "Precision against recall", top=1.0)
+    pictures = [recall, *(_distances(name, e) for name, e in known.items())]
+    name = type(thing).__name__
+    return card(name, "mean over queries", facts, heads, rows, pictures=pictures, note=TIES)
+
+
+def protocols_of(found: Evaluation | Protocols) -> dict[str, Evaluation]:
+    """Return evaluations by the name of their protocol; a single one has none."""
+    return {"": found} if isinstance(found, Evaluation) else found.known
+
+
+def _distances(protocol: str, found: Evaluation) -> Markup:
+    steps = np.arange(found.n_bits + 1, dtype=np.float64)
+    lines = {
+        "similar": (steps, shares(found.similar)),
+        "dissimilar": (steps, shares(found.dissimilar)),
+    }
+    label = f"Share of pairs against Hamming distance {protocol}".rstrip()
+    return plot(lines, ("Hamming distance", f"{protocol} pairs".lstrip()), label)
+
+
+@html.register
+def _(thing: Neighbours) -> str:
+    facts: dict[str, object] = {"queries": len(thing), "neighbours each": thing.k}
+    if thing.distances.size:
+        facts["distances"] = f"{thing.distances.min()} to {thing.distances.max()}"
+    shown = range(min(len(thing), SHOWN_QUERIES))
+    return _found(thing, facts, [_finds(thing.ids[q], thing.distances[q]) for q in shown])
+
+
+@html.register
+def _(thing: WithinRadius) -> str:
+    facts = {
+        "radius": thing.radius,
+        "queries": len(thing),
+        "items": len(thing.rows),
+        "queries without any": int(np.sum(thing.counts == 0)),
+    }
+    shown = range(min(len(thing), SHOWN_QUERIES))
+    return _found(thing, facts, [_finds(*thing.of(q)) for q in shown])
+
+
+def _finds(ids: Array, distances: Array) -> list[str]:
+    """The first finds of one query, and how many more there are."""
+    nearest = list(zip(ids[:SHOWN_FINDS], distances[:SHOWN_FINDS], strict=True))
+    rest = len(ids) - len(nearest)
+    return [f"{i} ({d})" for i, d in nearest] + ([f"{rest:,} more"] if rest else [])
+
+
+def _found(
+    thing: Neighbours | WithinRadius, facts: Mapping[str, object], finds: list[list[str]]
+) -> str:
+    """The card of a search, with the finds of its first queries."""
+    width = max((len(row) for row in finds), default=0)
+    columns = ["query", *[""] * width] if finds else []
+    rows = [[query, *row, *[""] * (width - len(row))] for query, row in enumerate(finds)]
+    rest = len(thing) - len(finds)
+    note = f"{rest:,} queries more" if rest else ""
+    about = "nearest first: id (Hamming distance)"
+    return card(type(thing).__name__, about, facts, columns, rows, note=note)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sadih_dask.model.estimator import SADIH
-from sadih_dask.report.measurements import BitCounts, Curve, Neighbours, PairDistances, Quality
-from sadih_dask.report.page import Drawn, Report, WrittenFile, installed_versions
+from sadih_dask.report.code_statistics import BitCounts, NeighbourPictures
+from sadih_dask.report.page import Quality, Report, WrittenFile, installed_versions
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols
-from sadih_dask.types import Ints
+from sadih_dask.types import Floats, Ints
 
 if TYPE_CHECKING:
     from sadih_dask.report.figures import Drawing
@@ -30,8 +30,7 @@ class Length:
     @property
     def known(self) -> dict[str, Evaluation]:
         """Evaluations by protocol, those that were made."""
-        found = {"learned": self.protocols.learned, "encoded": self.protocols.encoded}
-        return {name: value for name, value in found.items() if value is not None}
+        return self.protocols.known
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,16 +41,16 @@ class Retrieval:
     model       the model whose codes are looked at more closely; its length is among them
     bits        of the database codes, or of the learned ones where there is no database
     neighbours  pictures of queries and what they find, where rows have pictures
-    ceiling     the best precision that any ranking can have, against the number retrieved
+    ceiling     the best precision that any ranking can have at 1, 2, ... items retrieved
     classes     names, if any
     """
 
     lengths: Sequence[Length]
     model: SADIH
     bits: BitCounts | None = None
-    neighbours: Neighbours | None = None
-    ceiling: Curve | None = None
-    classes: Sequence[str] = field(default_factory=tuple)
+    neighbours: NeighbourPictures | None = None
+    ceiling: Floats | None = None
+    classes: Sequence[str] = ()
 
     @property
     def own(self) -> Length:
@@ -60,67 +59,15 @@ class Retrieval:
         return next(length for length in self.lengths if length.n_bits == n_bits)
 
 
-def quality(length: Length) -> Quality:
-    """The few numbers that a table on a page has room for."""
-    metrics = {}
-    for protocol, found in length.known.items():
-        first = next(iter(found.precision_at), None)
-        shown = ["MAP", f"precision@{first}", f"precision, radius {found.radius}"]
-        metrics[protocol] = {name: v for name, v in found.numbers.items() if name in shown}
-    return Quality(length.n_bits, metrics, seconds=length.seconds)
-
-
-def precision_recall_curves(lengths: Sequence[Length]) -> list[Curve]:
-    """One line for each code length, one panel for each protocol."""
-    return [
-        Curve(f"{length.n_bits} bits", e.recall, e.precision, panel)
-        for length in lengths
-        for panel, e in length.known.items()
-    ]
-
-
-def precision_retrieved_curves(lengths: Sequence[Length]) -> list[Curve]:
-    """Precision among the first 1, 2, ... items, lines and panels as above."""
-    return [
-        Curve(f"{length.n_bits} bits", places(len(e.precision_curve)), e.precision_curve, panel)
-        for length in lengths
-        for panel, e in length.known.items()
-    ]
-
-
-def map_curves(lengths: Sequence[Length]) -> list[Curve]:
-    """MAP against bits, one line for each protocol."""
-    ordered = sorted(lengths, key=lambda length: length.n_bits)
-    bits = np.array([float(length.n_bits) for length in ordered])
-    return [
-        Curve(panel, bits, np.array([length.known[panel].map for length in ordered]))
-        for panel in ordered[0].known
-    ]
-
-
-def distance_histograms(length: Length) -> list[PairDistances]:
-    """Distances of pairs that share a label and of pairs that do not, for each protocol."""
-    return [
-        PairDistances(e.similar, e.dissimilar, f"{panel}, {length.n_bits} bits")
-        for panel, e in length.known.items()
-    ]
-
-
-def best_possible(relevant: Ints, most: int) -> Curve:
+def best_possible(relevant: Ints, most: int) -> Floats:
     """Precision of a perfect ranking at 1 .. ``most``, from each query's number of relevant items.
 
-    >>> best_possible(np.array([1, 2]), 4).y
+    >>> best_possible(np.array([1, 2]), 4)
     array([1.   , 0.75 , 0.5  , 0.375])
     """
-    first = places(most)
     counts, weights = np.unique(relevant, return_counts=True)
-    values = np.minimum(1, counts[:, None] / first)
-    return Curve("best possible", first, np.average(values, axis=0, weights=weights))
-
-
-def places(most: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Places of a ranking, 1 .. ``most``."""
-    return np.arange(1, most + 1, dtype=np.float64)
+    values = np.minimum(1, counts[:, None] / np.arange(1, most + 1))
+    return np.average(values, axis=0, weights=weights)
 
 
 def drawings(found: Retrieval) -> list[Drawing]:
@@ -130,16 +77,21 @@ def drawings(found: Retrieval) -> list[Drawing]:
 
 def _drawings(found: Retrieval) -> Iterator[Drawing]:
     from sadih_dask.report import figures
+    from sadih_dask.report.explore import Comparison
 
-    lengths = found.lengths
+    lengths, own = found.lengths, found.own
+    compared = Comparison({f"{length.n_bits} bits": length.protocols for length in lengths})
     if len(lengths) > 1:
-        yield figures.map_against_bits(map_curves(lengths))
-    yield figures.precision_recall(precision_recall_curves(lengths))
-    curves = precision_retrieved_curves(lengths)
-    most = max(len(curve.x) for curve in curves)
-    if most:
-        yield figures.precision_retrieved(curves, most=most, ceiling=found.ceiling)
-    yield figures.pair_distances(distance_histograms(found.own))
+        yield compared.map_against_bits()
+    yield compared.precision_recall()
+    if any(len(e.precision_curve) for length in lengths for e in length.known.values()):
+        yield compared.precision_retrieved(found.ceiling)
+    yield figures.pair_distances(
+        [
+            figures.PairDistances(e.similar, e.dissimilar, f"{protocol}, {own.n_bits} bits")
+            for protocol, e in own.known.items()
+        ]
+    )
     if found.neighbours is not None:
         drawing = figures.neighbour_pictures(found.neighbours)
         chosen = " The queries go from the worst to the best average precision, evenly."
@@ -153,7 +105,7 @@ def _drawings(found: Retrieval) -> Iterator[Drawing]:
 def retrieval_report(
     title: str,
     found: Retrieval,
-    drawn: Sequence[Drawn],
+    drawn: Sequence[Drawing],
     *,
     data: dict[str, object],
     files: Sequence[WrittenFile] = (),
@@ -169,7 +121,7 @@ def retrieval_report(
         n_classes=len(model.classes_),
         n_groups=model.groups_.n_groups,
         parameters=model.get_params(deep=False),
-        quality=[quality(length) for length in found.lengths],
+        quality=[_quality(length) for length in found.lengths],
         drawings=drawn,
         data={"features": model.n_features_in_, **data, "model": model.fingerprint_},
         classes=tuple(found.classes) or tuple(str(name) for name in model.classes_),
@@ -178,3 +130,13 @@ def retrieval_report(
         started=started,
         seconds=seconds,
     )
+
+
+def _quality(length: Length) -> Quality:
+    """The few numbers that a table on a page has room for."""
+    metrics = {}
+    for protocol, found in length.known.items():
+        first = next(iter(found.precision_at), None)
+        shown = ["MAP", f"precision@{first}", f"precision, radius {found.radius}"]
+        metrics[protocol] = {name: v for name, v in found.numbers.items() if name in shown}
+    return Quality(length.n_bits, metrics, seconds=length.seconds)

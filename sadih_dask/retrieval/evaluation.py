@@ -139,6 +139,12 @@ class Protocols:
     learned: Evaluation
     encoded: Evaluation | None
 
+    @property
+    def known(self) -> dict[str, Evaluation]:
+        """Evaluations by the name of their protocol, those that were made."""
+        found = {"learned": self.learned, "encoded": self.encoded}
+        return {name: value for name, value in found.items() if value is not None}
+
     def to_dict(self) -> dict[str, Any]:
         """Both as plain numbers and lists."""
         encoded = None if self.encoded is None else self.encoded.to_dict()
@@ -154,8 +160,7 @@ class Protocols:
         )
 
     def __repr__(self) -> str:
-        known = {"learned": self.learned, "encoded": self.encoded}
-        return _table({name: value for name, value in known.items() if value is not None})
+        return _table(self.known)
 
 
 def _table(evaluations: Mapping[str, Evaluation]) -> str:

@@ -1,7 +1,10 @@
-"""Readers for the files that people have their features and labels in.
+"""One reader for each format that people have their features and labels in.
 
 ``open_features`` and ``open_labels`` return sources that read any row range with bounded memory,
-whatever the format: ``source.read(start, stop)``.
+whatever the format: ``source.read(start, stop)``. Read `contract` first (what a source is) and
+`formats` (which reader a file has), then a reader: `numpy_files`, `matlab`, `hdf5`, `zarr_arrays`,
+`arrow`, `text`; they share `arrays` and `streams`. `features` makes many files one source, `labels`
+and `classes` make numbers of what labels say.
 """
 
 from sadih_dask.sources.contract import RowSource, Source, Variable

@@ -35,7 +35,7 @@ from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.model.solve import learn
 from tests.benchmarks.sizing_graph import BLOCK_ROWS
-from tests.support.clusters import dask_processes
+from tests.support.processes import dask_processes
 
 FEATURES = (128, 512, 1024)
 ANCHORS = (0, 1000, 3000)

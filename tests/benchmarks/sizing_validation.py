@@ -27,7 +27,7 @@ from tests.benchmarks.sizing_cluster import Cluster, Store, Work
 from tests.benchmarks.sizing_graph import BLOCK_ROWS, scan_tasks
 from tests.benchmarks.sizing_model import Job, work_of
 from tests.benchmarks.sizing_simulation import simulate
-from tests.support.clusters import dask_processes
+from tests.support.processes import dask_processes
 
 N_CLASSES = 100
 LOOPBACK = 1e9

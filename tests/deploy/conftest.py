@@ -13,5 +13,5 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Certificates, made by the script that deployments use."""
     folder = tmp_path_factory.mktemp("tls") / "made"
     script = DEPLOY / "tls" / "make-certificates.sh"
-    subprocess.run([script, folder, "scheduler"], check=True, timeout=60, capture_output=True)
+    subprocess.run([script, folder, "scheduler"], check=True, timeout=300, capture_output=True)
     return folder

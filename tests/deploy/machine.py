@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tests.deploy.manifests import DEPLOY, ROOT, Command
-from tests.support.killing import end_groups
+from tests.support.processes import end_groups
 
 BIN = Path(sys.executable).parent
 HEALTH = DEPLOY / "image" / "healthcheck.py"
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds for what is bound to happen, on a busy machine."""
 Process: TypeAlias = subprocess.Popen[bytes]
 SMALL_RUN = {
@@ -130,7 +130,8 @@ class Machine:
     def healthy(self, process: Process) -> bool:
         """What the image's health check says of a process, as if it were a container's first."""
         words = [sys.executable, str(HEALTH), str(process.pid)]
-        return subprocess.run(words, capture_output=True, timeout=30, check=False).returncode == 0
+        asked = subprocess.run(words, capture_output=True, timeout=PATIENCE, check=False)
+        return asked.returncode == 0
 
     def until_healthy(self, process: Process) -> None:
         """Wait for a scheduler or worker as the deployments do."""
@@ -143,7 +144,7 @@ class Machine:
 
     def stop(self) -> None:
         """Leave no process behind."""
-        end_groups((process for process, _ in self.started), PATIENCE)
+        end_groups(process for process, _ in self.started)
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def slurm(folder: Path) -> Iterator[Slurm]:
             until((folder / "munge.sock").exists, "munge's socket")
         until(lambda: _is_idle(running), "a node that is idle")
         yield running
-        subprocess.run(["scancel", "--user=root"], env=found, check=False, timeout=30)
+        subprocess.run(["scancel", "--user=root"], env=found, check=False, timeout=PATIENCE)
         until(lambda: running.call("squeue", "--noheader") == "", "the end of all jobs")
     finally:
         for daemon in reversed(daemons):

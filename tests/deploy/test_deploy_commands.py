@@ -35,7 +35,7 @@ from tests.deploy.manifests import (
     standing_cluster,
     unit_command,
 )
-from tests.support.blobs import blobs
+from tests.support.datasets import blobs
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_compose_runs_and_its_health_check_sees_a_hang(here: Machine) -> None:
     os.kill(scheduler.pid, signal.SIGSTOP)  # alive, but does not answer
     assert not here.healthy(scheduler)
     scheduler.kill()
-    scheduler.wait(timeout=30)
+    scheduler.wait(timeout=PATIENCE)
     assert not here.healthy(scheduler)
 
 
@@ -123,7 +123,7 @@ def test_helm_brings_up_an_encrypted_cluster(here: Machine) -> None:
     joined = here.start(worker, "worker")
     until(lambda: "Register worker" in here.log(started), "a worker that joins")
     assert f"tls://127.0.0.1:{here.port}" in here.log(started)
-    assert here.healthy(joined)
+    here.until_healthy(joined)
 
 
 def test_a_single_job_waits_for_its_scheduler(here: Machine) -> None:

@@ -24,7 +24,7 @@ def passes(*words: object, **environment: str) -> str:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"

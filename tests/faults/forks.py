@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds that a command of these small jobs may take at most: more is a hang."""
 
 

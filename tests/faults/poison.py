@@ -27,7 +27,7 @@ from sadih_dask.errors import DtypeError
 from tests.faults.forks import Ended, Forks
 from tests.faults.table import Outcome, main
 from tests.faults.workers import worker_processes
-from tests.support.clusters import DaskProcesses, dask_processes
+from tests.support.processes import DaskProcesses, dask_processes
 
 N_ROWS, N_FEATURES = 1_000_000, 8
 CHUNK = 16_384

@@ -21,7 +21,7 @@ from tests.faults.forks import Forks
 from tests.faults.jobs import Job, Run, Size
 from tests.faults.table import Outcome, main
 from tests.faults.workers import SIZE, stage_of
-from tests.support.clusters import DaskProcesses, dask_processes
+from tests.support.processes import DaskProcesses, dask_processes
 
 N_WORKERS = 2
 BOUND = 60.0
@@ -97,7 +97,7 @@ class Lost:
         assert "scheduler" in ended.said, ended.said
         assert "repeat" in ended.said, ended.said
         self._restart()
-        again = self._forks.start(*self._words).wait(self._undisturbed * 5 + BOUND)
+        again = self._forks.start(*self._words).wait(self._undisturbed * 5 + 3 * BOUND)
         assert again.code == 0, f"not resumed: {again.code} {again.said[-1500:]}"
         assert self._run.digests() == self.expected, "resumed to another result"
         assert all(path.stat().st_mtime_ns == changed[path] for path in finished), "done again"

@@ -27,7 +27,7 @@ from sadih_dask import FeatureStore
 from tests.faults.forks import Ended, Forks
 from tests.faults.table import Outcome, main
 from tests.faults.workers import worker_processes
-from tests.support.clusters import DaskProcesses, dask_processes
+from tests.support.processes import DaskProcesses, dask_processes
 
 N_ROWS, N_FEATURES, ANCHORS = 40_000, 16, 300
 ROOMY, FILLED = "1GiB", "400MiB"

@@ -26,7 +26,7 @@ import psutil
 from tests.faults.forks import Child, Ended, Forks, Hang
 from tests.faults.jobs import Job, Run, Size
 from tests.faults.table import Outcome, main
-from tests.support.clusters import DaskProcesses, dask_processes
+from tests.support.processes import DaskProcesses, dask_processes
 
 SIZE = Size(
     n_rows=150_000,

@@ -5,11 +5,13 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sadih_dask.cli import main
-from tests.support.commands import Here
+from tests.support.browsers import launched
+from tests.support.processes import Here
 
 
 @pytest.fixture
@@ -25,6 +27,13 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return out, err
 
     return run
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Chromium; not longer than a module, since it keeps this thread's event loop."""
+    with launched(tmp_path_factory.mktemp("home")) as found:
+        yield found
 
 
 @pytest.fixture

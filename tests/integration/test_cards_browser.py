@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from nbconvert import HTMLExporter
 from nbformat import v4
 
 from sadih_dask import CodeStore, FeatureStore, evaluate_model, search
-from sadih_dask.report import figures
 from sadih_dask.report.notebook import html
-from tests.support.browsers import Visit, launched, luminance
+from sadih_dask.report.retrieval import drawings
+from tests.support.browsers import Visit, luminance
 from tests.support.reports import digits
 
 # Style sheets that follow colour themes, and no scripts from elsewhere.
@@ -59,12 +58,6 @@ LINE = 24
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with launched(tmp_path_factory.mktemp("home")) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """One thing of each kind that has a card, and figures of both widths."""
     folder = tmp_path_factory.mktemp("stores")
@@ -85,10 +78,10 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         evaluate_model(run.model, (x, y), (x, y)),
         search(codes, packed[:8], k=12),
         search(codes, packed[:8], radius=20),
-        run.quality[0],
     )
-    drawings = (figures.objective_trace(run.model.trace_), figures.map_against_bits(run.map_bits))
-    return [html(thing) for thing in things] + [d._repr_html_() for d in drawings]
+    by_name = {drawing.name: drawing for drawing in drawings(run)}
+    wide_and_narrow = (by_name["objective"], by_name["map-bits"])
+    return [html(thing) for thing in things] + [d._repr_html_() for d in wide_and_narrow]
 
 
 def notebook_page(shown: list[str], theme: str, folder: Path) -> Path:
@@ -142,7 +135,7 @@ def _check(visit: Visit, theme: str) -> None:
     assert not visit.complaints
     assert len([u for u in visit.requests if not u.startswith("data:")]) == 1
     cards = visit.page.evaluate(CARDS)
-    assert len(cards) == 9
+    assert len(cards) == 8
     assert sum(card["pictures"] for card in cards) == 6
     for card in cards:
         ink, paper = luminance(card["ink"]), luminance(card["paper"])

@@ -11,7 +11,7 @@ import pytest
 
 from sadih_dask.ingest import DataFiles, ingest
 from sadih_dask.stores import FeatureStore
-from tests.support.commands import Here
+from tests.support.processes import Here
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ from sklearn.datasets import load_digits
 
 from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate_model, search
 from sadih_dask.jobs.evaluate import Collection, look_closer, measure
-from sadih_dask.report.measurements import BitCounts
-from tests.support.commands import Here
+from sadih_dask.report.code_statistics import BitCounts
+from tests.support.processes import Here
 
 ENVIRONMENT = {
     **os.environ,
@@ -47,7 +47,7 @@ def sadih(*words: object, code: int = 0, hidden: tuple[str, ...] = ()) -> tuple[
         text=True,
         env=ENVIRONMENT,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr

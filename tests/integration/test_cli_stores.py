@@ -19,7 +19,7 @@ import pytest
 
 from sadih_dask import SADIH
 from sadih_dask.stores import CodeStore, FeatureStore
-from tests.support.commands import Here
+from tests.support.processes import PATIENCE, Here, blocks_written, wait_until
 
 SADIH_COMMAND = [sys.executable, "-m", "sadih_dask.cli"]
 ENVIRONMENT = {
@@ -47,7 +47,7 @@ def sadih(
 ) -> tuple[str, str]:
     """Run a command to its end; return what it printed on stdout and stderr."""
     process = begin(*words, limit=limit)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == code, f"{words}: {process.returncode}\n{out}\n{err}"
     assert "Traceback" not in err
     return out, err
@@ -69,16 +69,8 @@ def save(folder: Path, name: str, n: int, seed: int) -> tuple[Path, Path]:
     return paths
 
 
-def blocks_written(url: Path) -> int:
-    pending = url / "_commits/pending"
-    return len(list(pending.glob("[0-9]*"))) if pending.exists() else 0
-
-
 def wait_for_blocks(process: subprocess.Popen[str], url: Path, least: int) -> None:
-    deadline = time.monotonic() + 60
-    while blocks_written(url) < least and process.poll() is None:
-        assert time.monotonic() < deadline, "the other process does not get on"
-        time.sleep(0.002)
+    wait_until(lambda: blocks_written(url) >= least or process.poll() is not None)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
@@ -181,8 +173,7 @@ def test_an_append_killed_at_any_moment_adds_all_or_nothing(tmp_path: Path) -> N
     sadih("ingest", x, url, "--labels", y, "--chunk-rows", 64, "-q")
     words = ["ingest", more, url, "--labels", more_y, "--append", "-q"]
     process = begin(*words)
-    while process.poll() is None and not (url / "features" / "c.9.0").exists():
-        time.sleep(0.001)
+    wait_until(lambda: process.poll() is not None or (url / "features" / "c.9.0").exists())
     kill(process)
     assert FeatureStore.open(url).n_rows in (100, 10_100)
     sadih(*words)
@@ -220,7 +211,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     process = begin(*words, limit=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
     wait_for_blocks(process, url, 5)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     # A signal between a file's opening and its `with` makes Python warn of the file before that.
     said = "sadih: interrupted. Blocks that are written stay: repeat the same command to go on.\n"
@@ -332,10 +323,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         free_start(["scheduler", *here, "--port", "0", "--scheduler-file", str(file)]),
     ]
     try:
-        deadline = time.monotonic() + 60
-        while not file.exists() or not file.read_text().strip():
-            assert time.monotonic() < deadline, "the scheduler does not start"
-            time.sleep(0.05)
+        wait_until(lambda: file.exists() and file.read_text().strip(), "the scheduler starts")
         address = json.loads(file.read_text())["address"]
         worker = ["worker", address, *here, "--nthreads", "2", "--no-nanny"]
         processes.append(free_start([*worker, "--local-directory", str(tmp_path)]))

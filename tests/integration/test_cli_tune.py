@@ -9,8 +9,9 @@ import pytest
 
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.jobs.tune import tune
-from tests.support.commands import Here
-from tests.support.training import counted_reads, of_features, rows
+from tests.support.datasets import rows
+from tests.support.models import counted_reads, of_features
+from tests.support.processes import Here
 
 QUICK = ("--anchors", "none", "--n-init", 2, "--max-iter", 2, "--block-rows", 128)
 SEARCH = ("--bits", 4, "--bits", 8, "--alpha", 0.01, "--alpha", 5, "--beta", 0.1, "--beta", 10)

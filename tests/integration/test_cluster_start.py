@@ -27,8 +27,9 @@ from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.run import run, unique_name
 from sadih_dask.errors import ClusterError, ConfigError
 from sadih_dask.stores import CodeStore
-from tests.support.clusters import DaskProcesses, TlsFiles, dask_processes, tls_files
-from tests.support.training import FAST, rows, same_bits
+from tests.support.datasets import rows
+from tests.support.models import FAST, same_bits
+from tests.support.processes import DaskProcesses, TlsFiles, dask_processes, tls_files
 
 COMMAND = Path(sys.executable).with_name("sadih")
 QUICK = [
@@ -82,7 +83,7 @@ def command(*words: object, **environment: str) -> subprocess.CompletedProcess[s
         text=True,
         env={**os.environ, **environment},
         check=False,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -187,7 +188,7 @@ def test_the_scheduler_speaks_tls(encrypted: DaskProcesses) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
-        socket.create_connection((host, int(port)), timeout=10) as raw,
+        socket.create_connection((host, int(port)), timeout=120) as raw,
         context.wrap_socket(raw) as wrapped,
     ):
         assert wrapped.version() in ("TLSv1.2", "TLSv1.3")

@@ -15,15 +15,17 @@ from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.scan import scan
 from sadih_dask.model.cross_validation import SADIHCV
-from tests.support.clusters import processes
-from tests.support.training import rows, same_bits, same_statistics
+from tests.support.datasets import rows
+from tests.support.models import same_bits
+from tests.support.processes import local_cluster
+from tests.support.statistics import same_statistics
 
 GRID = {"alpha": [0.01, 5.0], "beta": [0.1, 10.0]}
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with processes(2) as found:
+    with local_cluster(2) as found:
         yield found
 
 

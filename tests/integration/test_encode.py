@@ -17,8 +17,9 @@ from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute import encode as encoding
 from sadih_dask.errors import ConflictError, InputError, LabelError, NonFiniteError, SadihError
 from sadih_dask.stores import CodeStore
-from tests.support.clusters import processes
-from tests.support.training import FAST, counted_reads, rows
+from tests.support.datasets import rows
+from tests.support.models import FAST, counted_reads
+from tests.support.processes import local_cluster
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +118,7 @@ real = encode._encode_block
 turns = iter(range(10))
 def slow(writer, block, job):
     if next(turns) >= 4:
-        time.sleep(60)
+        time.sleep(600)
         return
     real(writer, block, job)
     sys.stdout.write(f"{block}\\n"); sys.stdout.flush()
@@ -141,7 +142,7 @@ def test_killed_and_repeated(
     assert process.stdout is not None
     done = {int(process.stdout.readline()) for _ in range(4)}  # the rest sleeps
     process.send_signal(signal.SIGKILL)
-    assert process.wait(timeout=30) == -signal.SIGKILL
+    assert process.wait(timeout=120) == -signal.SIGKILL
     process.stdout.close()
     with pytest.raises(SadihError, match="incomplete"):
         CodeStore.open(tmp_path / "c")
@@ -194,7 +195,7 @@ def test_lazy_in_lazy_out(tmp_path: Path, trained: tuple[SADIH, Any, Any]) -> No
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with processes(2) as found:
+    with local_cluster(2) as found:
         yield found
 
 
@@ -209,7 +210,7 @@ def test_on_worker_processes(
         learned = model.encode(store, tmp_path / "l", learned=True)
         lazy = model.transform(store).compute()
         # The model is sent to the workers, not in the graph.
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=120)
     np.testing.assert_array_equal(hashed.read("codes"), model.transform(X))
     np.testing.assert_array_equal(learned.read("codes"), model.learned_codes(y))
     np.testing.assert_array_equal(lazy, model.transform(X))

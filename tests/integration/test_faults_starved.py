@@ -7,7 +7,7 @@ from tests.faults import starved
 from tests.faults.forks import Forks
 from tests.faults.table import Outcome
 from tests.faults.workers import worker_processes
-from tests.support.clusters import dask_processes
+from tests.support.processes import dask_processes
 
 
 def test_a_worker_that_is_slow_and_workers_that_are_too_small(tmp_path: Path) -> None:

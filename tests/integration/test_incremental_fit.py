@@ -9,7 +9,8 @@ import pytest
 
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.errors import InputError
-from tests.support.training import FAST, counted_reads, of_features, rows
+from tests.support.datasets import rows
+from tests.support.models import FAST, counted_reads, of_features
 
 OLD, CHUNK = 4096, 256  # whole blocks, and whole chunks
 

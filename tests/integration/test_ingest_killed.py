@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sadih_dask.stores.settle import settle
 
 from sadih_dask.errors import ConflictError, IncompleteError
 from sadih_dask.ingest import DataFiles, ingest
 from sadih_dask.stores import FeatureStore
-from sadih_dask.stores.settle import settle
-from tests.support.killing import blocks_written, wait_until
+from tests.support.processes import blocks_written, wait_until
 
 N_OLD, N_NEW, CHUNK = 1003, 2401, 8
 APPEND = """

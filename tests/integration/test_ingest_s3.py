@@ -18,7 +18,7 @@ from sadih_dask.files.filesystem import connect
 from sadih_dask.files.lease import LOCK_KEY, Holder
 from sadih_dask.ingest import DataFiles, compare, ingest
 from sadih_dask.stores import FeatureStore
-from tests.support.commands import Here
+from tests.support.processes import Here
 
 s3fs = pytest.importorskip("s3fs")
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -16,9 +15,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from sadih_dask import FeatureStore
-from tests.support.clusters import ROOT, processes
-from tests.support.commands import Here
-from tests.support.training import rows
+from tests.support.datasets import rows
+from tests.support.processes import PATIENCE, ROOT, Here, local_cluster, wait_until
 
 BLOCK = CHUNK = 64
 NODE = 8 * BLOCK
@@ -78,13 +76,17 @@ def chunks(ranges: set[tuple[int, int]]) -> set[int]:
     return {row // CHUNK for part in ranges for row in range(*part)}
 
 
+def wait_for_parts(process: subprocess.Popen[str], model: Path, n_parts: int) -> None:
+    def there() -> bool:
+        assert process.poll() is None, process.communicate()
+        return len(parts(model)) >= n_parts
+
+    wait_until(there, "the fit gets on")
+
+
 def kill_in_the_middle(process: subprocess.Popen[str], model: Path, n_parts: int) -> None:
     """Kill a fit when it has finished so many parts."""
-    end = time.monotonic() + 120
-    while len(parts(model)) < n_parts:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end, "the fit does not get on"
-        time.sleep(0.002)
+    wait_for_parts(process, model, n_parts)
     process.send_signal(signal.SIGKILL)
     process.communicate()
 
@@ -109,7 +111,7 @@ def test_a_command_that_is_killed_and_repeated(
         assert before < after
         before = after
     process = begin(tmp_path / "end.log", store.url, model, *WORDS, "--threads", 2)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     n_done = sum(last - first for first, last in before)
     assert f"({N - n_done:,} read now, {n_done:,} before the interruption, 0 known before)" in out
@@ -122,11 +124,9 @@ def test_a_command_that_is_killed_and_repeated(
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path, store: FeatureStore) -> None:
     model = tmp_path / "model.sadih"
     process = begin(tmp_path / "log", store.url, model, *WORDS, "-q")
-    while len(parts(model)) < 3:
-        assert process.poll() is None
-        time.sleep(0.005)
+    wait_for_parts(process, model, 3)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert err.endswith(
         f"{model} is as it was before. What a long scan has come to stays in {model}.scan: repeat "
@@ -137,7 +137,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, store: FeatureStore) -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with processes(2) as found:
+    with local_cluster(2) as found:
         yield found
 
 
@@ -146,6 +146,10 @@ def count_here(log: str, pause: float) -> None:
     scope: dict[str, Any] = {}
     exec(COUNTING, scope)
     scope["count_reads"](log, pause)
+
+
+def n_at_work(dask_worker: Any) -> int:
+    return len(dask_worker.active_threads)
 
 
 def test_on_a_cluster_whose_client_is_killed(
@@ -157,17 +161,16 @@ def test_on_a_cluster_whose_client_is_killed(
     address = cluster.scheduler_address
     log = tmp_path / "workers.log"
     with Client(cluster, set_as_default=False) as client:
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=PATIENCE)
         client.run(count_here, str(log), 0.02)
         words = [store.url, model, *WORDS, "--scheduler", address]
         kill_in_the_middle(begin(tmp_path / "client.log", *words), model, 6)
-        end = time.monotonic() + 60
-        while client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)):
-            assert time.monotonic() < end, "the scheduler keeps the tasks of a client that is gone"
-            time.sleep(0.05)
-        size = -1  # a task that nobody wants any more is not stopped, it comes to its end
-        while size != (size := log.stat().st_size):
-            time.sleep(1)
+        wait_until(
+            lambda: not client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)),
+            "the scheduler forgets the tasks of a client that is gone",
+        )
+        # A task that nobody wants any more is not stopped, it comes to its end.
+        wait_until(lambda: not any(client.run(n_at_work).values()), "the workers come to rest")
         before = parts(model)
         assert 6 <= len(before) < N // NODE
         log.unlink()

@@ -19,8 +19,9 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.errors import ClusterError
-from tests.support.clusters import PATIENCE, processes
-from tests.support.training import FAST, rows, same_bits
+from tests.support.datasets import rows
+from tests.support.models import FAST, same_bits
+from tests.support.processes import PATIENCE, local_cluster
 
 BLOCK = 64
 WITH_ANCHORS: dict[str, Any] = {**FAST, "n_bits": 64, "anchors": 200, "block_rows": BLOCK}
@@ -44,7 +45,7 @@ def expected(data: tuple[Any, Any]) -> SADIH:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with processes(2) as found:
+    with local_cluster(2) as found:
         yield found
 
 
@@ -103,7 +104,7 @@ def test_all_workers_that_hold_the_anchors_die_again_and_again(
     go = tmp_path / "go"
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 100}),
-        processes(2) as cluster,
+        local_cluster(2) as cluster,
         Client(cluster) as client,
         ThreadPoolExecutor(1) as pool,
     ):

@@ -16,8 +16,8 @@ from sadih_dask.compute import similarity, tree
 from sadih_dask.compute.similarity import MANY_GROUPS, TaskedSharedLabel, tasked_similarity
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.similarity import SharedLabel
-from tests.support.clusters import processes
-from tests.support.training import same_bits
+from tests.support.models import same_bits
+from tests.support.processes import local_cluster
 
 N_CLASSES = 40
 
@@ -42,7 +42,7 @@ def groups() -> LabelGroups:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with processes(2) as found:
+    with local_cluster(2) as found:
         yield found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +17,9 @@ from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute.checkpoint import Checkpoint
 from sadih_dask.errors import FormatError, InputError, IntegrityError
 from sadih_dask.files import file as place
-from tests.support.clusters import ROOT
-from tests.support.commands import Here
-from tests.support.training import FAST, file_bytes, rows
+from tests.support.datasets import rows
+from tests.support.models import FAST, file_bytes
+from tests.support.processes import ROOT, Here, wait_until
 
 s3fs = pytest.importorskip("s3fs")
 moto_server = pytest.importorskip("moto.server")
@@ -175,11 +174,12 @@ def test_a_killed_fit_goes_on_from_the_bucket(tmp_path: Path, s3: Any, here: Her
     with subprocess.Popen(
         [sys.executable, "-c", SLOWLY, *map(str, words)], stderr=subprocess.PIPE, cwd=ROOT
     ) as process:
-        end = time.monotonic() + 120
-        while len(kept(s3)) < 3:
+
+        def has_kept_some() -> bool:
             assert process.poll() is None, process.communicate()
-            assert time.monotonic() < end, "the fit does not get on"
-            time.sleep(0.02)
+            return len(kept(s3)) >= 3
+
+        wait_until(has_kept_some, "the fit gets on")
         process.kill()
     n_done = NODE * len(kept(s3))
     assert 3 * NODE <= n_done < N

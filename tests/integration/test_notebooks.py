@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from tests.support.svg import SVG, groups, n_points, parse
+from tests.support.reports import SVG, groups, n_points, parse
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "pipelines" / "notebooks").glob("*.ipynb"))}
@@ -98,7 +98,7 @@ def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
     copy = Path(shutil.copy(NOTEBOOKS[name], folder))
     # `jupyter execute`, in a process of its own: the client leaves sockets open.
     command = [sys.executable, "-c", "from nbclient.cli import main; main()"]
-    options = ["--inplace", "--allow-errors", "--timeout=120", "--kernel_name=python3"]
+    options = ["--inplace", "--allow-errors", "--timeout=600", "--kernel_name=python3"]
     done = subprocess.run([*command, *options, copy], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     notebook = nbformat.read(copy, as_version=4)

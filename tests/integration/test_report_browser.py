@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sadih_dask.report.page import WrittenFile, write_report
-from tests.support.browsers import SCREENS, Visit, launched
+from tests.support.browsers import SCREENS, Visit
 from tests.support.reports import HOSTILE, digits, digits_report, hostile_report
 
 # An element is seen if it has a size and lies inside the page.
@@ -38,17 +36,11 @@ OVERFLOW = "() => [document.documentElement.scrollWidth, window.innerWidth]"
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with launched(tmp_path_factory.mktemp("home")) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     digits().model.save(folder / "model.sadih")
     files = (WrittenFile.of(folder / "model.sadih", "the model, 64 bits"),)
-    return write_report(digits_report(digits(), files), folder / "report.html")
+    return write_report(digits_report(files), folder / "report.html")
 
 
 @pytest.mark.parametrize("screen", SCREENS)

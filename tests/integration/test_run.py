@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ import pytest
 
 from sadih_dask import SADIH, CodeStore, FeatureStore
 from sadih_dask.runs.directory import RunDirectory
-from tests.support.commands import Here
-from tests.support.drops import configuration, drop
+from tests.support.datasets import configuration, drop
+from tests.support.processes import PATIENCE, Here, wait_until
 
 COMMAND = Path(sys.executable).with_name("sadih")
 
@@ -256,20 +255,23 @@ def test_a_signal_stops_cleanly_and_the_next_run_goes_on(
     here: Here, place: Path, sent: signal.Signals
 ) -> None:
     drop(place / "incoming", "b", 60_000, 2)
+    # So many starts that the fit is not over before the signal comes.
+    long = ("--set", "model.anchors=400", "--set", "model.n_init=400")
     process = subprocess.Popen(
-        [COMMAND, "run", place / "pipeline.toml", "--set", "model.anchors=400"],
+        [COMMAND, "run", place / "pipeline.toml", *long],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
     )
-    deadline = time.monotonic() + 60
-    while not list((place / "runs").glob("artefacts/fit-*")):
+
+    def has_begun_to_fit() -> bool:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+        return any((place / "runs").glob("artefacts/fit-*"))
+
+    wait_until(has_begun_to_fit, "the run gets on")
     process.send_signal(sent)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert "repeat the same command" in err
     assert "Traceback" not in err

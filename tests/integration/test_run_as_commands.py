@@ -8,8 +8,8 @@ import pytest
 
 from sadih_dask import CodeStore, FeatureStore
 from sadih_dask.runs.directory import RunDirectory
-from tests.support.commands import Here
-from tests.support.drops import configuration, drop
+from tests.support.datasets import configuration, drop
+from tests.support.processes import Here
 
 MODEL = ("--anchors", 50, "--n-init", 1, "--block-rows", 512)
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 
 from sadih_dask import SADIH, CodeStore
 from sadih_dask.runs.directory import RunDirectory
-from tests.support.commands import Here
-from tests.support.drops import CONFIGURATION, drop
+from tests.support.datasets import CONFIGURATION, drop
+from tests.support.processes import Here, wait_until
 
 # boto and aiohttp leave sockets to the garbage collector; that is not what is tested here.
 pytestmark = [
@@ -82,11 +81,12 @@ def test_killed_and_resumed(here: Here, bucket: str, configuration: Path) -> Non
         stderr=subprocess.DEVNULL,
     )
     directory = RunDirectory(f"{bucket}/runs")
-    deadline = time.monotonic() + 60
-    while not any(found.done() for found in directory.artefacts("fit")):
+
+    def has_fitted() -> bool:
         assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        return any(found.done() for found in directory.artefacts("fit"))
+
+    wait_until(has_fitted, "the run gets on")
     process.kill()
     process.wait()
     assert directory.latest() is None

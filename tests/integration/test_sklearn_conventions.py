@@ -15,7 +15,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sadih_dask import SADIH
-from tests.support.blobs import QUICK, blobs, same_model, tagged_blobs
+from tests.support.datasets import blobs, tagged_blobs
+from tests.support.models import QUICK, same_model
 
 
 @parametrize_with_checks([SADIH(n_bits=16, **QUICK), SADIH(n_bits=16, anchors=None)])

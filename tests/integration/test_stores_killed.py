@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
+from sadih_dask.stores.settle import settle
 
 from sadih_dask.errors import ConflictError, IncompleteError
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.features import FeatureWriter
-from sadih_dask.stores.settle import settle
-from tests.support.killing import blocks_written, wait_until
+from tests.support.processes import blocks_written, wait_until
 
 PRELUDE = """
 import sys, time

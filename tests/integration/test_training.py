@@ -14,8 +14,10 @@ import pytest
 from distributed import Client, LocalCluster
 
 from sadih_dask import SADIH, FeatureStore
-from tests.support.clusters import processes
-from tests.support.training import FAST, Array, rows, same_bits, same_statistics
+from tests.support.datasets import Array, rows
+from tests.support.models import FAST, same_bits
+from tests.support.processes import local_cluster
+from tests.support.statistics import same_statistics
 
 CASES = [
     pytest.param(multi_label, anchors, dtype, id=f"{form}-{anchors}-{dtype}")
@@ -94,7 +96,7 @@ def test_a_tree_of_several_levels(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with processes(1) as found:
+    with local_cluster(1) as found:
         yield found
 
 
@@ -119,7 +121,7 @@ def test_worker_processes_do_not_show(tmp_path: Path, cluster: LocalCluster, wor
         store = FeatureStore.create(tmp_path / f"{k}", X, y, chunk_rows=977)
         progress = Seen()
         with Client(cluster) as client:
-            client.wait_for_workers(workers, timeout=60)
+            client.wait_for_workers(workers, timeout=120)
             model = SADIH(**{**FAST, "anchors": None, **parameters})
             model.fit(store, progress=progress)
             same_bits(model, expected, tmp_path)

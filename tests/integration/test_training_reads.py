@@ -14,7 +14,8 @@ from sadih_dask.compute.scan import scan
 from sadih_dask.learning import features
 from sadih_dask.learning.statistics import MERGE_FAN_IN
 from sadih_dask.model import estimator
-from tests.support.training import FAST, counted_reads, of_features, rows
+from tests.support.datasets import rows
+from tests.support.models import FAST, counted_reads, of_features
 
 
 @pytest.fixture(autouse=True)

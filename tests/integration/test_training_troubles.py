@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from distributed import Client, LocalCluster
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.errors import IntegrityError, LabelError, NonFiniteError
 from sadih_dask.learning.statistics import Statistics
-from tests.support.clusters import processes
-from tests.support.training import FAST, Array, rows, same_bits
+from tests.support.datasets import Array, rows
+from tests.support.models import FAST, same_bits
+from tests.support.processes import PATIENCE, local_cluster, wait_until
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with processes(2) as found:
+    with local_cluster(2) as found:
         yield found
 
 
@@ -80,7 +82,7 @@ def test_a_bad_row_on_processes_is_named_and_not_tried_again(
     data[100] ^= 4
     file.write_bytes(data)
     with Client(cluster) as client:
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=PATIENCE)
         before = client.scheduler_info(n_workers=-1)["workers"].keys()
         with pytest.raises(NonFiniteError, match="nan at row 3333, column 7"):
             model().fit(poisoned)
@@ -91,36 +93,44 @@ def test_a_bad_row_on_processes_is_named_and_not_tried_again(
 
 
 class SlowRows:
-    """Makes the scan of a block take a while, in whichever process it runs."""
+    """Makes the scan of a block take a while, in whichever process it runs, and notes it."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, begun: Path) -> None:
+        self.begun = begun
 
     def __call__(self, block: Array) -> Array:
-        time.sleep(self.seconds)
+        self.begun.touch()
+        time.sleep(0.2)
         return block
+
+
+@contextmanager
+def killed_in_the_middle(client: Client, begun: Path, n: int) -> Iterator[None]:
+    """Kill so many workers as soon as the work has begun; at the end all have successors."""
+    victims = set(list(client.run(os.getpid).values())[:n])
+
+    def kill() -> None:
+        wait_until(begun.exists, "the work begins")
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    yield
+    thread.join()
+    wait_until(lambda: victims.isdisjoint(client.run(os.getpid).values()), "workers are replaced")
+    client.wait_for_workers(2, timeout=PATIENCE)
 
 
 def test_a_worker_is_killed_during_the_scan(tmp_path: Path, cluster: LocalCluster) -> None:
     X, y = rows()
     expected = model(block_rows=256).fit(X, y)
-    slow = da.from_array(X, chunks=(256, -1)).map_blocks(SlowRows(0.2), dtype=X.dtype)
-    killed: list[int] = []
+    begun = tmp_path / "begun"
+    slow = da.from_array(X, chunks=(256, -1)).map_blocks(SlowRows(begun), dtype=X.dtype)
     with Client(cluster) as client:
-        client.wait_for_workers(2, timeout=60)
-        victim = next(iter(client.run(os.getpid).values()))
-
-        def kill() -> None:
-            os.kill(victim, signal.SIGKILL)
-            killed.append(victim)
-
-        timer = threading.Timer(1.0, kill)
-        timer.start()
-        found = model(block_rows=256).fit(slow, y)
-        timer.join()
-        client.wait_for_workers(2, timeout=60)
-        assert killed
-        assert victim not in client.run(os.getpid).values()
+        client.wait_for_workers(2, timeout=PATIENCE)
+        with killed_in_the_middle(client, begun, 1):
+            found = model(block_rows=256).fit(slow, y)
     same_bits(found, expected, tmp_path)
 
 
@@ -130,15 +140,10 @@ def test_every_worker_is_killed(tmp_path: Path, cluster: LocalCluster) -> None:
     store = FeatureStore.create(tmp_path / "s", X, y, chunk_rows=500)
     expected = model(anchors=200).fit(X, y)
     with Client(cluster) as client:
-        client.wait_for_workers(2, timeout=60)
-        client.run(slow_down)
-        victims = set(client.run(os.getpid).values())
-        timer = threading.Timer(0.7, lambda: [os.kill(pid, signal.SIGKILL) for pid in victims])
-        timer.start()
-        found = model(anchors=200).fit(store)
-        timer.join()
-        client.wait_for_workers(2, timeout=60)
-        assert victims.isdisjoint(client.run(os.getpid).values())
+        client.wait_for_workers(2, timeout=PATIENCE)
+        client.run(slow_down, tmp_path / "begun")
+        with killed_in_the_middle(client, tmp_path / "begun", 2):
+            found = model(anchors=200).fit(store)
     same_bits(found, expected, tmp_path)
 
 
@@ -149,24 +154,20 @@ def test_a_worker_is_killed_while_it_reads_a_store(
     store = FeatureStore.create(tmp_path / "s", X, y, chunk_rows=200)
     expected = model(block_rows=256).fit(X, y)
     with Client(cluster) as client:
-        client.wait_for_workers(2, timeout=60)
-        client.run(slow_down)
-        victim = next(iter(client.run(os.getpid).values()))
-        timer = threading.Timer(0.7, os.kill, (victim, signal.SIGKILL))
-        timer.start()
-        found = model(block_rows=256).fit(store)
-        timer.join()
-        client.wait_for_workers(2, timeout=60)
-        assert victim not in client.run(os.getpid).values()
+        client.wait_for_workers(2, timeout=PATIENCE)
+        client.run(slow_down, tmp_path / "begun")
+        with killed_in_the_middle(client, tmp_path / "begun", 1):
+            found = model(block_rows=256).fit(store)
         client.run(speed_up)
     same_bits(found, expected, tmp_path)
 
 
-def slow_down() -> None:
-    """Let every block take a fifth of a second on this worker."""
+def slow_down(begun: Path) -> None:
+    """Let every block take a fifth of a second on this worker, and note that one has begun."""
     real = Statistics.of_block
 
     def of_block(*arguments: Any, **options: Any) -> Statistics:
+        begun.touch()
         time.sleep(0.2)
         return real(*arguments, **options)
 

@@ -50,7 +50,7 @@ def run(digits: Digits, *settings: str) -> State[Any]:
 def attempts(state: State[Any]) -> int:
     """How often the task of a flow run was tried; the server hears of it a little later."""
     wanted = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     with get_client(sync_client=True) as client:
         while time.monotonic() < deadline:
             for task_run in client.read_task_runs(flow_run_filter=wanted):

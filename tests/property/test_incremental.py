@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sadih_dask import SADIH
-from tests.support.blobs import QUICK, blobs, same_model, tagged_blobs
+from tests.support.datasets import blobs, tagged_blobs
+from tests.support.models import QUICK, same_model
 
 few = settings(max_examples=8, deadline=None)
 encoders = st.sampled_from(["auto", "ridge", "posterior"])

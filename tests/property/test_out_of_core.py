@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sadih_dask import SADIH, FeatureStore
-from tests.support.training import Array, same_bits
+from tests.support.datasets import Array
+from tests.support.models import same_bits
 
 sizes = st.integers(1, 130)
 

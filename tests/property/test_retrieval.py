@@ -12,7 +12,7 @@ from sadih_dask.learning.labels import group_rows
 from sadih_dask.retrieval.codes import distances, n_bytes, pack, unpack
 from sadih_dask.retrieval.histograms import Histograms, hamming_histograms
 from sadih_dask.retrieval.metrics import average_precision, precision_at
-from tests.support import orders
+from tests.support import rankings
 
 some = settings(max_examples=60, deadline=None)
 
@@ -54,12 +54,12 @@ def test_metrics_are_means_over_every_order(histograms: Histograms, k: int) -> N
     relevant, total = histograms.relevant[0], histograms.total[0]
     distance = np.repeat(np.arange(len(total)), total)
     flags = np.concatenate([np.arange(t) < r for r, t in zip(relevant, total, strict=True)])
-    every = orders.all_orders(distance, flags)
+    every = rankings.all_orders(distance, flags)
     if len(distance):
-        expected = np.mean([orders.precision_at(order, k) for order in every])
+        expected = np.mean([rankings.precision(order, k) for order in every])
         np.testing.assert_allclose(precision_at(histograms, k), [expected], atol=1e-12)
     if flags.any():
-        expected = np.mean([orders.average_precision(order) for order in every])
+        expected = np.mean([rankings.average_precision(order) for order in every])
         np.testing.assert_allclose(average_precision(histograms), [expected], atol=1e-12)
     else:
         assert np.isnan(average_precision(histograms)[0])
@@ -85,7 +85,7 @@ def test_histograms_of_any_parts_add_up(seed: int, cuts: list[int]) -> None:
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.merge(part)
-    expected = orders.histograms(
+    expected = rankings.histograms(
         (queries[:, None] != items[None]).sum(axis=2), y[:, None] == labels, 10
     )
     np.testing.assert_array_equal(whole.relevant, expected.relevant)

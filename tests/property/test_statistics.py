@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sadih_dask.learning.statistics import MERGE_FAN_IN, Statistics, merge_in_order
-from tests.support.rows import Array, assert_same, reference
+from tests.support.statistics import Array, assert_same, reference
 
 DTYPES = [np.float64, np.float32, np.float16, np.uint8]
 

@@ -1,21 +1,16 @@
-"""Rankings written down naively: every pair, every order of tied items, no attention to cost."""
+"""Rankings and their metrics by definition: every pair, every order of tied items, at any cost."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sadih_dask.retrieval.histograms import Histograms
 
-Array = NDArray[np.floating]
-
-
-def naive_distances(queries: NDArray[np.uint8], database: NDArray[np.uint8]) -> NDArray[np.int64]:
-    a, b = np.unpackbits(queries, axis=1), np.unpackbits(database, axis=1)
-    return (a[:, None] != b[None]).sum(axis=2)
+Array = NDArray[Any]
 
 
 def random_codes(rng: np.random.Generator, n: int, n_bits: int) -> NDArray[np.uint8]:
@@ -23,33 +18,43 @@ def random_codes(rng: np.random.Generator, n: int, n_bits: int) -> NDArray[np.ui
     return np.packbits(rng.random((n, n_bits)) < 0.3, axis=1, bitorder="little")
 
 
-def histograms_of(distances: NDArray[np.int64], relevant: NDArray[np.bool_]) -> Histograms:
-    """Histograms of one query, from one distance and one relevance for each item."""
-    bins = int(distances.max()) + 1
-    counts = np.bincount(distances, minlength=bins)[None]
-    hits = np.bincount(distances[relevant], minlength=bins)[None]
-    return Histograms(hits.astype(np.int64), counts.astype(np.int64))
+def naive_distances(queries: NDArray[np.uint8], database: NDArray[np.uint8]) -> NDArray[np.int64]:
+    a, b = np.unpackbits(queries, axis=1), np.unpackbits(database, axis=1)
+    return (a[:, None] != b[None]).sum(axis=2)
 
 
-def all_orders(distances: NDArray[np.int64], relevant: NDArray[np.bool_]) -> Iterator[Array]:
-    """Relevance of the ranked items, for every order of the items of every tie."""
+def histograms(distances: Array, relevant: Array, n_bits: int | None = None) -> Histograms:
+    """Count items by distance with a loop: (q, n), or (n,) of one query."""
+    distances, relevant = np.atleast_2d(distances, relevant)
+    most = int(distances.max()) if n_bits is None else n_bits
+    total = np.zeros((len(distances), most + 1), np.int64)
+    hits = np.zeros_like(total)
+    for q in range(len(distances)):
+        for far, good in zip(distances[q], relevant[q], strict=True):
+            total[q, far] += 1
+            hits[q, far] += bool(good)
+    return Histograms(hits, total)
+
+
+def all_orders(distances: Array, relevant: Array) -> list[Array]:
+    """Relevance of the ranked items, for every order of the items of every tie; few items only."""
     ties = [relevant[distances == d] for d in np.unique(distances)]
-    for parts in itertools.product(*(itertools.permutations(tie) for tie in ties)):
-        yield np.concatenate([np.array(part) for part in parts]).astype(float)
+    return [
+        np.array([item for part in parts for item in part], float)
+        for parts in itertools.product(*(itertools.permutations(tie) for tie in ties))
+    ]
 
 
-def random_orders(
-    distances: NDArray[np.int64], relevant: NDArray[np.bool_], count: int, seed: int = 0
-) -> Iterator[Array]:
+def random_orders(distances: Array, relevant: Array, count: int, seed: int = 0) -> list[Array]:
+    """The same for ties in random order."""
     rng = np.random.default_rng(seed)
-    for _ in range(count):
-        order = np.lexsort((rng.random(len(distances)), distances))
-        yield relevant[order].astype(float)
+    orders = (np.lexsort((rng.random(len(distances)), distances)) for _ in range(count))
+    return [relevant[order].astype(float) for order in orders]
 
 
 def average_precision(ranked: Array, k: int | None = None) -> float:
-    places = np.arange(1, len(ranked) + 1)
-    gained = ranked * np.cumsum(ranked) / places
+    """Mean precision at the places of the relevant items, of at most ``k`` of them."""
+    gained = ranked * np.cumsum(ranked) / np.arange(1, len(ranked) + 1)
     if k is None:
         return float(gained.sum() / ranked.sum())
     return float(gained[:k].sum() / min(k, ranked.sum()))

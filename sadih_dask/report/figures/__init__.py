@@ -1,4 +1,7 @@
-"""Figures of retrieval and of learning, good enough to print."""
+"""Figures of retrieval, codes and learning, good enough to print; they need matplotlib.
+
+`style` is what all of them look like; `retrieval`, `codes` and `learning` draw.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ if find_spec("matplotlib") is None:
         "Install it with: pip install 'sadih-dask[report]'"
     )
 
-from sadih_dask.report.figures.codes import bit_figure, pair_distances
+from sadih_dask.report.figures.codes import PairDistances, bit_figure, pair_distances
 from sadih_dask.report.figures.learning import objective_trace, score_surface
 from sadih_dask.report.figures.retrieval import (
+    Curve,
     map_against_bits,
     neighbour_pictures,
     precision_recall,
@@ -23,7 +27,9 @@ from sadih_dask.report.figures.retrieval import (
 from sadih_dask.report.figures.style import Drawing
 
 __all__ = [
+    "Curve",
     "Drawing",
+    "PairDistances",
     "bit_figure",
     "map_against_bits",
     "neighbour_pictures",

@@ -1,11 +1,9 @@
-"""What each bit carries: how evenly it divides the rows, and what it repeats of other bits.
-
-Hamming distances of pairs that share a label against those of pairs that do not.
-"""
+"""What codes carry: how far pairs that share a label are from others, and what each bit tells."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,13 +14,116 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from sadih_dask.errors import InputError
-from sadih_dask.report.figures.style import Drawing, Width, new_figure, readable
+from sadih_dask.report.code_statistics import BitCounts, shares
+from sadih_dask.report.figures.style import Drawing, Width, new_figure, panels, readable
 from sadih_dask.report.html import BLUE, MUTED, VERMILION
-from sadih_dask.report.measurements import BitCounts, PairDistances, share
 from sadih_dask.types import Array, Floats
 
 MOST_CELLS = 256
 """Bits a side that the picture of correlations resolves; longer codes are shown in blocks."""
+_SIMILAR: dict[str, Any] = {"edgecolor": BLUE.light, "linewidth": 1.3}
+_DISSIMILAR: dict[str, Any] = {
+    "edgecolor": VERMILION.light,
+    "linewidth": 1.3,
+    "linestyle": (0, (4, 1.5)),
+}
+_HATCH = "////"
+
+
+@dataclass(frozen=True, eq=False)
+class PairDistances:
+    """How many pairs lie at each Hamming distance: those that share a label and those that do not.
+
+    similar, dissimilar  (n_bits + 1,) counts
+    """
+
+    similar: Array
+    dissimilar: Array
+    panel: str = ""
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.similar) != 1 or np.shape(self.similar) != np.shape(self.dissimilar):
+            raise InputError(
+                f"distances have shapes {np.shape(self.similar)} (similar) and "
+                f"{np.shape(self.dissimilar)} (dissimilar); both must be (n_bits + 1,)"
+            )
+
+    @property
+    def overlap(self) -> float:
+        """Share that the two distributions have in common: 0 where a radius separates them."""
+        return float(np.minimum(shares(self.similar), shares(self.dissimilar)).sum())
+
+
+def pair_distances(distances: Sequence[PairDistances]) -> Drawing:
+    """Histogram of Hamming distances of similar and of dissimilar pairs, a panel each."""
+    if not distances:
+        raise InputError("the figure of distances needs a histogram or more, got none")
+
+    def paint(width: Width) -> Figure:
+        labels = ("Hamming distance", "share of pairs")
+        figure, grid = panels(width, len(distances), 2.1, labels, below=0.35)
+        for place, (axes, pairs) in enumerate(zip(grid, distances, strict=True)):
+            _panel(axes, pairs, place)
+        figure.legend(
+            [
+                Patch(facecolor=BLUE.light + "59", **_SIMILAR),
+                Patch(facecolor="none", hatch=_HATCH, **_DISSIMILAR),
+            ],
+            ["share a label", "share none"],
+            loc="outside lower center",
+            ncols=2,
+        )
+        return figure
+
+    alt = "Share of pairs against Hamming distance. " + " ".join(map(_describe, distances))
+    return Drawing(
+        "pair-distances",
+        "Distances of similar and dissimilar pairs",
+        "Pairs that share a label should lie to the left and the others to the right; the overlap "
+        "is the share of pairs that no search radius can tell apart.",
+        alt,
+        paint,
+        wide=len(distances) > 1,
+    )
+
+
+def _panel(axes: Axes, pairs: PairDistances, place: int) -> None:
+    edges = np.arange(len(pairs.similar) + 1) - 0.5
+    similar, dissimilar = shares(pairs.similar), shares(pairs.dissimilar)
+    # The outline is drawn apart from the filling, which must stay faint.
+    axes.stairs(similar, edges, fill=True, color=BLUE.light, alpha=0.35, linewidth=0)
+    axes.stairs(similar, edges, **_SIMILAR).set_gid(f"similar-{place}")
+    axes.stairs(dissimilar, edges, hatch=_HATCH, **_DISSIMILAR).set_gid(f"dissimilar-{place}")
+    axes.set_xlim(edges[0], edges[-1])
+    highest = max(float(similar.max()), float(dissimilar.max()), 1e-9)
+    axes.set_ylim(0, highest * 1.15)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    axes.locator_params(axis="x", integer=True, nbins=6)
+    axes.set_title(readable(pairs.panel))
+    axes.text(
+        0.98,
+        0.98,
+        f"overlap {pairs.overlap:.1%}",
+        transform=axes.transAxes,
+        ha="right",
+        va="top",
+        color=MUTED.light,
+        fontsize=7.5,
+    )
+
+
+def _describe(pairs: PairDistances) -> str:
+    name = f"{pairs.panel}: " if pairs.panel else ""
+    return (
+        f"{name}similar pairs at {_mean(pairs.similar)} bits on average, dissimilar ones at "
+        f"{_mean(pairs.dissimilar)}, overlap {pairs.overlap:.1%}."
+    )
+
+
+def _mean(counts: Array) -> str:
+    if not np.sum(counts):
+        return "no"
+    return f"{float(shares(counts) @ np.arange(len(counts))):.1f}"
 
 
 def bit_figure(bits: BitCounts) -> Drawing:
@@ -121,91 +222,3 @@ def _shades(values: Floats) -> Floats:
     red, green, blue = (int("4c90d9"[k : k + 2], 16) / 255 for k in (0, 2, 4))
     alpha = np.nan_to_num(values, nan=0.0)
     return np.stack([np.full_like(alpha, c) for c in (red, green, blue)] + [alpha], axis=-1)
-
-
-_SIMILAR: dict[str, Any] = {"edgecolor": BLUE.light, "linewidth": 1.3}
-_DISSIMILAR: dict[str, Any] = {
-    "edgecolor": VERMILION.light,
-    "linewidth": 1.3,
-    "linestyle": (0, (4, 1.5)),
-}
-_HATCH = "////"
-
-
-def pair_distances(distances: Sequence[PairDistances]) -> Drawing:
-    """Histogram of Hamming distances of similar and of dissimilar pairs, a panel each."""
-    if not distances:
-        raise InputError("the figure of distances needs a histogram or more, got none")
-
-    def paint(width: Width) -> Figure:
-        columns = 1 if width == "column" else min(len(distances), 3)
-        rows = -(-len(distances) // columns)
-        figure = new_figure(width, 2.1 * rows + 0.35)
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for place, axes in enumerate(grid.flat):
-            if place >= len(distances):
-                axes.remove()
-                continue
-            _panel(axes, distances[place], place)
-            axes.set_ylabel("share of pairs" if place % columns == 0 else "")
-        figure.legend(
-            [
-                Patch(facecolor=BLUE.light + "59", **_SIMILAR),
-                Patch(facecolor="none", hatch=_HATCH, **_DISSIMILAR),
-            ],
-            ["share a label", "share none"],
-            loc="outside lower center",
-            ncols=2,
-        )
-        return figure
-
-    alt = "Share of pairs against Hamming distance. " + " ".join(map(_describe, distances))
-    return Drawing(
-        "pair-distances",
-        "Distances of similar and dissimilar pairs",
-        "Pairs that share a label should lie to the left and the others to the right; the overlap "
-        "is the share of pairs that no search radius can tell apart.",
-        alt,
-        paint,
-        wide=len(distances) > 1,
-    )
-
-
-def _panel(axes: Axes, pairs: PairDistances, place: int) -> None:
-    edges = np.arange(pairs.n_bits + 2) - 0.5
-    similar, dissimilar = share(pairs.similar), share(pairs.dissimilar)
-    # The outline is drawn apart from the filling, which must stay faint.
-    axes.stairs(similar, edges, fill=True, color=BLUE.light, alpha=0.35, linewidth=0)
-    axes.stairs(similar, edges, **_SIMILAR).set_gid(f"similar-{place}")
-    axes.stairs(dissimilar, edges, hatch=_HATCH, **_DISSIMILAR).set_gid(f"dissimilar-{place}")
-    axes.set_xlim(edges[0], edges[-1])
-    highest = max(float(similar.max()), float(dissimilar.max()), 1e-9)
-    axes.set_ylim(0, highest * 1.15)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    axes.locator_params(axis="x", integer=True, nbins=6)
-    axes.set_xlabel("Hamming distance")
-    axes.set_title(readable(pairs.panel))
-    axes.text(
-        0.98,
-        0.98,
-        f"overlap {pairs.overlap:.1%}",
-        transform=axes.transAxes,
-        ha="right",
-        va="top",
-        color=MUTED.light,
-        fontsize=7.5,
-    )
-
-
-def _describe(pairs: PairDistances) -> str:
-    name = f"{pairs.panel}: " if pairs.panel else ""
-    return (
-        f"{name}similar pairs at {_mean(pairs.similar)} bits on average, dissimilar ones at "
-        f"{_mean(pairs.dissimilar)}, overlap {pairs.overlap:.1%}."
-    )
-
-
-def _mean(counts: Array) -> str:
-    if not np.sum(counts):
-        return "no"
-    return f"{float(share(counts) @ np.arange(len(counts))):.1f}"

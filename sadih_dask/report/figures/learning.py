@@ -1,13 +1,10 @@
-"""The course of the objective, term by term, for every start.
-
-Scores of a search over two parameters: a square of shaded numbers for every code length.
-"""
+"""How learning went: the course of the objective, and the scores of a search over parameters."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,18 +15,19 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from sadih_dask.errors import InputError
 from sadih_dask.learning.objective import STEPS, Record, Trace
+from sadih_dask.model.results import Surface
 from sadih_dask.report.figures.style import (
     INCHES,
     Drawing,
     Width,
     new_figure,
+    panels,
     readable,
     short_number,
 )
 from sadih_dask.report.html import BLUE, INK, MUTED, PAPER, VERMILION
 from sadih_dask.types import Floats
 
-TERMS = ("total", "similarity", "reconstruction", "encoding", "regularisation")
 _LAYOUT: dict[Width, Any] = {
     "page": [
         ["total", "total", "similarity", "reconstruction"],
@@ -65,6 +63,13 @@ _MARK: dict[str, Any] = {
     "linestyle": "none",
     "clip_on": False,
 }
+
+LEAST_SPAN = 0.01
+"""Range of scores that the shades cover at least: less of a difference should look like none."""
+DARKEST = 0.6
+"""Opacity of the best score: numbers stay readable on it, on white and on black."""
+CELL_INCHES = 0.28
+"""Width that a cell must have for its number."""
 
 
 def objective_trace(trace: Trace) -> Drawing:
@@ -157,66 +162,20 @@ def _finish(axes: Axes, term: str, trace: Trace) -> None:
         axes.set_ylim(middle - max(abs(middle), 1) / 2, middle + max(abs(middle), 1) / 2)
 
 
-LEAST_SPAN = 0.01
-"""Range of scores that the shades cover at least: less of a difference should look like none."""
-DARKEST = 0.6
-"""Opacity of the best score: numbers stay readable on it, on white and on black."""
-CELL_INCHES = 0.28
-"""Width that a cell must have for its number."""
-
-
-class ScoreSurface(Protocol):
-    """Scores over two parameters; `sadih_dask.model.results.Surface` is one."""
-
-    @property
-    def n_bits(self) -> int:
-        """Code length."""
-
-    @property
-    def row(self) -> str:
-        """Name of the parameter that goes down."""
-
-    @property
-    def row_values(self) -> Sequence[Any]:
-        """Its values."""
-
-    @property
-    def column(self) -> str:
-        """Name of the parameter that goes to the right."""
-
-    @property
-    def column_values(self) -> Sequence[Any]:
-        """Its values."""
-
-    @property
-    def scores(self) -> Floats:
-        """Scores, (rows, columns)."""
-
-    @property
-    def best(self) -> tuple[int, int]:
-        """Row and column of the best."""
-
-
-def score_surface(surfaces: Sequence[ScoreSurface]) -> Drawing:
+def score_surface(surfaces: Sequence[Surface]) -> Drawing:
     """Mean score of every combination, a panel for each code length, the best one framed."""
     if not surfaces:
         raise InputError("the figure of scores needs a surface or more, got none")
-    row, column = readable(surfaces[0].row), readable(surfaces[0].column)  # the row may be none
+    labels = (readable(surfaces[0].column), readable(surfaces[0].row))  # the row may be none
 
     def paint(width: Width) -> Figure:
-        n_columns = 1 if width == "column" else min(len(surfaces), 3)
-        n_rows = -(-len(surfaces) // n_columns)
         cells = max(len(surface.row_values) for surface in surfaces)
-        figure = new_figure(width, n_rows * (0.75 + 0.27 * min(max(cells, 3), 12)))
-        grid = figure.subplots(n_rows, n_columns, squeeze=False)
-        for place, axes in enumerate(grid.flat):
-            if place >= len(surfaces):
-                axes.remove()
-                continue
-            room = 0.85 * INCHES[width] / n_columns / len(surfaces[place].column_values)
-            _panel(axes, surfaces[place], place, numbers=room >= CELL_INCHES)
-            axes.set_xlabel(column)
-            axes.set_ylabel(row if place % n_columns == 0 else "")
+        height = 0.75 + 0.27 * min(max(cells, 3), 12)
+        figure, grid = panels(width, len(surfaces), height, labels)
+        beside = 1 if width == "column" else min(len(surfaces), 3)
+        for place, (axes, surface) in enumerate(zip(grid, surfaces, strict=True)):
+            room = 0.85 * INCHES[width] / beside / len(surface.column_values)
+            _panel(axes, surface, place, numbers=room >= CELL_INCHES)
         return figure
 
     return Drawing(
@@ -231,7 +190,7 @@ def score_surface(surfaces: Sequence[ScoreSurface]) -> Drawing:
     )
 
 
-def _panel(axes: Axes, surface: ScoreSurface, place: int, *, numbers: bool) -> None:
+def _panel(axes: Axes, surface: Surface, place: int, *, numbers: bool) -> None:
     scores = surface.scores
     top = float(scores.max())
     span = max(top - float(scores.min()), LEAST_SPAN)
@@ -267,7 +226,7 @@ def _word(value: Any) -> str:
     return readable(f"{value:g}" if isinstance(value, float) else str(value), 12)
 
 
-def _describe(surfaces: Sequence[ScoreSurface]) -> str:
+def _describe(surfaces: Sequence[Surface]) -> str:
     """Say in words where the best of each code length is."""
     parts = []
     for surface in surfaces:

@@ -1,11 +1,9 @@
-"""Lines: precision against recall, precision against items retrieved, MAP against bits.
-
-Query pictures with the pictures that were found for them.
-"""
+"""How well codes retrieve: curves of precision and MAP, and pictures of what queries find."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 
 from sadih_dask.errors import InputError
+from sadih_dask.report.code_statistics import NeighbourPictures
 from sadih_dask.report.figures.style import (
     INCHES,
     Drawing,
@@ -23,16 +22,51 @@ from sadih_dask.report.figures.style import (
     legend_columns,
     line_style,
     new_figure,
+    panels,
     readable,
 )
 from sadih_dask.report.html import GREEN, INK, MUTED, VERMILION
-from sadih_dask.report.measurements import Curve, Neighbours
 from sadih_dask.types import Bytes, Floats
 
 MAX_RETRIEVED = 1000
 MOST_TICKS = 8
 MOST_DESCRIBED = 12
 CEILING: dict[str, Any] = {"color": MUTED.light, "linewidth": 3.5, "alpha": 0.35}
+MOST_SHOWN: dict[Width, int] = {"page": 10, "column": 5}
+_CELL = 1.3
+"""Height of a picture with its line of text; the picture is 1 x 1."""
+_GAP = 0.16
+_FIRST = 0.35
+"""Between the query and its neighbours."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One line of a figure. Lines of one name look alike in every panel.
+
+    name    what the legend says: a method, a code length
+    x, y    (points,); points with a NaN are left out
+    panel   the panel that it belongs to: a protocol, a code length
+    """
+
+    name: str
+    x: Floats
+    y: Floats
+    panel: str = ""
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.x) != 1 or np.shape(self.x) != np.shape(self.y):
+            raise InputError(
+                f"curve {self.name!r} has x and y of shapes {np.shape(self.x)} and "
+                f"{np.shape(self.y)}; they must be vectors of one length"
+            )
+
+    @property
+    def finite(self) -> tuple[Floats, Floats]:
+        """The points that can be drawn."""
+        x, y = np.asarray(self.x, np.float64), np.asarray(self.y, np.float64)
+        kept = np.isfinite(x) & np.isfinite(y)
+        return x[kept], y[kept]
 
 
 def precision_recall(curves: Sequence[Curve]) -> Drawing:
@@ -70,8 +104,7 @@ def precision_retrieved(
 
     def near(curve: Curve) -> Curve:
         kept = np.asarray(curve.x) <= most
-        spread = None if curve.spread is None else curve.spread[kept]
-        return Curve(curve.name, curve.x[kept], curve.y[kept], curve.panel, spread)
+        return Curve(curve.name, curve.x[kept], curve.y[kept], curve.panel)
 
     return _drawing(
         [near(curve) for curve in curves],
@@ -90,9 +123,9 @@ def precision_retrieved(
 
 def map_against_bits(curves: Sequence[Curve]) -> Drawing:
     """Mean average precision (y) against code length in bits (x)."""
-    points = [_finite(c) for c in curves]
-    used = np.unique(np.concatenate([x for x, _, _ in points])) if points else np.zeros(0)
-    lowest = min((float(y.min()) for _, y, _ in points if len(y)), default=0.0)
+    points = [curve.finite for curve in curves]
+    used = np.unique(np.concatenate([x for x, _ in points])) if points else np.zeros(0)
+    lowest = min((float(y.min()) for _, y in points if len(y)), default=0.0)
 
     def finish(axes: Axes) -> None:
         axes.set_xscale("log", base=2)
@@ -137,30 +170,22 @@ def _drawing(
 ) -> Drawing:
     if not curves:
         raise InputError(f"figure {name} needs a curve or more, got none")
-    panels = list(dict.fromkeys(c.panel for c in curves))
+    shown_panels = list(dict.fromkeys(c.panel for c in curves))
     names = list(dict.fromkeys(c.name for c in curves))
 
     def paint(width: Width) -> Figure:
-        columns = 1 if width == "column" else min(len(panels), 3)
-        rows = -(-len(panels) // columns)
         shown = [readable(n) for n in names] + ([readable(ceiling.name)] if ceiling else [])
         per_row = legend_columns(shown, width)
         legend = 0.19 * -(-len(shown) // per_row) + 0.15
-        figure = new_figure(width, 2.3 * rows + legend)
-        grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
-        for place, axes in enumerate(grid.flat):
-            if place >= len(panels):
-                axes.remove()
-                continue
+        figure, grid = panels(width, len(shown_panels), 2.3, labels, below=legend, sharey=True)
+        for place, (axes, panel) in enumerate(zip(grid, shown_panels, strict=True)):
             if ceiling is not None:
-                axes.plot(*_finite(ceiling)[:2], **CEILING)[0].set_gid(f"ceiling-{place}")
+                axes.plot(*ceiling.finite, **CEILING)[0].set_gid(f"ceiling-{place}")
             for curve in curves:
-                if curve.panel == panels[place]:
+                if curve.panel == panel:
                     k = names.index(curve.name)
                     _line(axes, curve, k, every_point).set_gid(f"curve-{place}-{k}")
-            axes.set_title(readable(panels[place]))
-            axes.set_xlabel(labels[0])
-            axes.set_ylabel(labels[1] if place % columns == 0 else "")
+            axes.set_title(readable(panel))
             finish(axes)
             _show_edges(axes)
         handles = [Line2D([], [], **line_style(k)) for k in range(len(names))]
@@ -170,18 +195,14 @@ def _drawing(
         return figure
 
     alt = _describe(heading, curves, labels)
-    return Drawing(name, heading, caption, alt, paint, wide=len(panels) > 1)
+    return Drawing(name, heading, caption, alt, paint, wide=len(shown_panels) > 1)
 
 
 def _line(axes: Axes, curve: Curve, k: int, every_point: bool) -> Line2D:
-    x, y, spread = _finite(curve)
+    x, y = curve.finite
     # Markers sit at different places on each line, so that lines which coincide still show.
     sparse = None if every_point or len(x) < 2 else (0.03 + 0.025 * (k % 6), 0.16)
     (line,) = axes.plot(x, y, markevery=sparse, zorder=3, **line_style(k))
-    if spread is not None:
-        axes.errorbar(
-            x, y, spread, fmt="none", ecolor=line.get_color(), elinewidth=0.9, capsize=2.5
-        )
     return line
 
 
@@ -194,19 +215,11 @@ def _show_edges(axes: Axes) -> None:
             line.set_clip_on(False)
 
 
-def _finite(curve: Curve) -> tuple[Floats, Floats, Floats | None]:
-    """Points that can be drawn."""
-    x, y = np.asarray(curve.x, np.float64), np.asarray(curve.y, np.float64)
-    kept = np.isfinite(x) & np.isfinite(y)
-    spread = None if curve.spread is None else np.nan_to_num(np.asarray(curve.spread))[kept]
-    return x[kept], y[kept], spread
-
-
 def _describe(heading: str, curves: Sequence[Curve], labels: tuple[str, str]) -> str:
     """Say in words where each line begins and ends."""
     parts = []
     for curve in curves[:MOST_DESCRIBED]:
-        x, y, _ = _finite(curve)
+        x, y = curve.finite
         where = f"{curve.panel}, {curve.name}" if curve.panel else curve.name
         if len(x):
             parts.append(f"{where}: from {y[0]:.3f} at {x[0]:.4g} to {y[-1]:.3f} at {x[-1]:.4g}")
@@ -217,15 +230,7 @@ def _describe(heading: str, curves: Sequence[Curve], labels: tuple[str, str]) ->
     return f"{heading}: {labels[1]} against {labels[0]}. " + "; ".join(parts) + "."
 
 
-MOST_SHOWN: dict[Width, int] = {"page": 10, "column": 5}
-_CELL = 1.3
-"""Height of a picture with its line of text; the picture is 1 x 1."""
-_GAP = 0.16
-_FIRST = 0.35
-"""Between the query and its neighbours."""
-
-
-def neighbour_pictures(neighbours: Neighbours) -> Drawing:
+def neighbour_pictures(neighbours: NeighbourPictures) -> Drawing:
     """Each query with its nearest neighbours, right and wrong ones marked by frame and sign."""
     q, k = neighbours.relevant.shape
     if not q or not k:
@@ -265,7 +270,7 @@ def neighbour_pictures(neighbours: Neighbours) -> Drawing:
     )
 
 
-def _row(axes: Axes, neighbours: Neighbours, row: int, shown: int) -> None:
+def _row(axes: Axes, neighbours: NeighbourPictures, row: int, shown: int) -> None:
     top = 0.35 + row * (_CELL + _GAP)
     _picture(axes, neighbours.queries[row], 0.0, top)
     axes.add_patch(Rectangle((0, top), 1, 1, fill=False, edgecolor=INK.light, linewidth=1.4))

@@ -1,9 +1,7 @@
-"""One look for all figures: sizes, type, lines, and text that cannot break a figure.
+"""A `Drawing` is a figure with its words, and all of them have one look: sizes, type, lines.
 
-Output is a function of the input alone: fonts come with matplotlib, identifiers are salted with a
-constant, and no date is written.
-
-`Drawing`: a figure that can be written as SVG and PDF, the same bytes every time.
+What is written is a function of the input alone: fonts come with matplotlib, identifiers are salted
+with a constant, no date is written, and no text can break a figure.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 
@@ -29,14 +28,14 @@ from sadih_dask.report.html import (
     MUTED,
     PAPER,
     SERIES,
-    css_variables,
-    environment,
+    fill,
     inline_svg,
 )
 
 Width = Literal["page", "column"]
 """The width of a page of two columns, or of one of them (and of a phone)."""
 
+Format = Literal["svg", "pdf"]
 INCHES: dict[Width, float] = {"page": 7.0, "column": 3.5}
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.8)), (0, (5, 1.5, 1, 1.5)), (0, (1.2, 1.4)), (0, (9, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -90,6 +89,69 @@ RC: Any = {
     "text.parse_math": False,
     "text.usetex": False,
 }
+# Without these, matplotlib writes the time and its own version number.
+_METADATA: dict[Format, dict[str, Any]] = {
+    "svg": {"Date": None, "Creator": "sadih_dask"},
+    "pdf": {"CreationDate": None, "Producer": None, "Creator": "sadih_dask"},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A figure and the words that belong to it.
+
+    name     of its files, without extension
+    heading  what it is called in a report
+    caption  one sentence on how to read it
+    alt      what it shows, for those who cannot see it
+    paint    draws it in a given width
+    wide     whether it needs the page; otherwise a column is enough
+    """
+
+    name: str
+    heading: str
+    caption: str
+    alt: str
+    paint: Callable[[Width], Figure]
+    wide: bool = False
+
+    def figure(self, width: Width | None = None) -> Figure:
+        """Return the matplotlib figure, for those who want to change it."""
+        with styled():
+            return self.paint(width or ("page" if self.wide else "column"))
+
+    def to_bytes(self, kind: Format, width: Width | None = None) -> bytes:
+        """Return the figure as a file."""
+        buffer = io.BytesIO()
+        with styled():
+            self.figure(width).savefig(buffer, format=kind, metadata=_METADATA[kind])
+        return buffer.getvalue()
+
+    def svg(self, width: Width | None = None) -> str:
+        """Return the figure as an SVG document with outlined text."""
+        return self.to_bytes("svg", width).decode("utf-8")
+
+    def __repr__(self) -> str:
+        return f"<Drawing {self.name}: {self.alt}>"
+
+    def _repr_html_(self) -> str:
+        """Show the figure in a notebook, in the colours of its theme."""
+        document = self.svg()
+        prefix = f"{self.name}-{sha256(document.encode()).hexdigest()[:8]}-"
+        picture = inline_svg(document, prefix, self.alt)
+        return fill("drawing.html", picture=picture, alt=self.alt, wide=self.wide)
+
+    def save(
+        self, folder: str | Path, formats: Sequence[Format] = ("svg", "pdf")
+    ) -> tuple[Path, ...]:
+        """Write ``NAME.svg`` and ``NAME.pdf`` into a folder."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        paths = tuple(target / f"{self.name}.{kind}" for kind in formats)
+        for path, kind in zip(paths, formats, strict=True):
+            with naming(path):
+                path.write_bytes(self.to_bytes(kind))
+        return paths
 
 
 @contextmanager
@@ -105,6 +167,31 @@ def new_figure(width: Width, height: float, *, arranged: bool = True) -> Figure:
     """Make an empty figure ``height`` inches high; ``arranged`` makes room for its labels."""
     size = (INCHES[width], height)
     return Figure(figsize=size, layout="constrained" if arranged else None)
+
+
+def panels(
+    width: Width,
+    n: int,
+    row_height: float,
+    labels: tuple[str, str],
+    *,
+    below: float = 0.0,
+    sharey: bool = False,
+) -> tuple[Figure, list[Axes]]:
+    """A figure of ``n`` panels, at most three beside each other, with room ``below`` for a legend.
+
+    Their axes have labels for x and y, the latter only where there is no panel to the left.
+    """
+    columns = 1 if width == "column" else min(n, 3)
+    rows = -(-n // columns)
+    figure = new_figure(width, row_height * rows + below)
+    grid = list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
+    for place, axes in enumerate(grid):
+        axes.set_xlabel(labels[0])
+        axes.set_ylabel(labels[1] if place % columns == 0 else "")
+        if place >= n:
+            axes.remove()
+    return figure, grid[:n]
 
 
 def line_style(k: int) -> dict[str, Any]:
@@ -150,84 +237,3 @@ def readable(text: str, longest: int = LONGEST_NAME) -> str:
         c if ord(c) in _known_characters() else "\N{REPLACEMENT CHARACTER}" for c in plain
     )
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"
-
-
-Format = Literal["svg", "pdf"]
-# Without these, matplotlib writes the time and its own version number.
-_METADATA: dict[Format, dict[str, Any]] = {
-    "svg": {"Date": None, "Creator": "sadih_dask"},
-    "pdf": {"CreationDate": None, "Producer": None, "Creator": "sadih_dask"},
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Drawing:
-    """A figure and the words that belong to it.
-
-    name     of its files, without extension
-    heading  what it is called in a report
-    caption  one sentence on how to read it
-    alt      what it shows, for those who cannot see it
-    paint    draws it in a given width
-    wide     whether it needs the page; otherwise a column is enough
-    """
-
-    name: str
-    heading: str
-    caption: str
-    alt: str
-    paint: Callable[[Width], Figure]
-    wide: bool = False
-
-    def figure(self, width: Width | None = None) -> Figure:
-        """Return the matplotlib figure, for those who want to change it."""
-        with styled():
-            return self.paint(width or self.natural_width)
-
-    @property
-    def natural_width(self) -> Width:
-        """The width that it is drawn in unless another is asked for."""
-        return "page" if self.wide else "column"
-
-    def to_bytes(self, kind: Format, width: Width | None = None) -> bytes:
-        """Return the figure as a file."""
-        buffer = io.BytesIO()
-        with styled():
-            figure = self.paint(width or self.natural_width)
-            figure.savefig(buffer, format=kind, metadata=_METADATA[kind])
-        return buffer.getvalue()
-
-    def svg(self, width: Width | None = None) -> str:
-        """Return the figure as an SVG document with outlined text."""
-        return self.to_bytes("svg", width).decode("utf-8")
-
-    def __repr__(self) -> str:
-        return f"<Drawing {self.name}: {self.alt}>"
-
-    def _repr_html_(self) -> str:
-        """Show the figure in a notebook, in the colours of its theme."""
-        document = self.svg()
-        prefix = f"{self.name}-{sha256(document.encode()).hexdigest()[:8]}-"
-        return (
-            environment()
-            .get_template("drawing.html")
-            .render(
-                picture=inline_svg(document, prefix, self.alt),
-                alt=self.alt,
-                wide=self.wide,
-                light=css_variables(dark=False),
-                dark=css_variables(dark=True),
-            )
-        )
-
-    def save(
-        self, folder: str | Path, formats: Sequence[Format] = ("svg", "pdf")
-    ) -> tuple[Path, ...]:
-        """Write ``NAME.svg`` and ``NAME.pdf`` into a folder."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        paths = tuple(target / f"{self.name}.{kind}" for kind in formats)
-        for path, kind in zip(paths, formats, strict=True):
-            with naming(path):
-                path.write_bytes(self.to_bytes(kind))
-        return paths

@@ -21,8 +21,8 @@ from sadih_dask.cluster.security import (
 from sadih_dask.cluster.settings import Kubernetes, Slurm, checked
 from sadih_dask.compute.run import default_workers
 from sadih_dask.errors import ConfigError, InputError
-from tests.support.clusters import TlsFiles
-from tests.support.clusters import tls_files as make_files
+from tests.support.processes import TlsFiles
+from tests.support.processes import tls_files as make_files
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_settings_need_no_dask() -> None:
     stub = "import sys, types; p = types.ModuleType('sadih_dask'); p.__path__ = [sys.argv[1]]; "
     folder = Path(__file__).parents[3] / "sadih_dask"
     program = f"{stub} sys.modules['sadih_dask'] = p; {program}"
-    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, timeout=300)
 
 
 @pytest.mark.parametrize(

@@ -22,14 +22,9 @@ from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.scan import scan
 from sadih_dask.errors import InputError
 from sadih_dask.jobs.fit import fit
-from tests.support.training import (
-    FAST,
-    counted_reads,
-    of_features,
-    rows,
-    same_bits,
-    same_statistics,
-)
+from tests.support.datasets import rows
+from tests.support.models import FAST, counted_reads, of_features, same_bits
+from tests.support.statistics import same_statistics
 
 BLOCK = CHUNK = 64
 NODE = 8 * BLOCK

@@ -16,8 +16,9 @@ from sadih_dask.compute.rows import ArrayRows, LazyRows, Rows, StoreRows
 from sadih_dask.compute.scan import scan
 from sadih_dask.errors import InputError, LabelError, NonFiniteError
 from sadih_dask.learning.features import AnchorMap
-from tests.support.rows import assert_same, reference
-from tests.support.training import counted_reads, of_features, rows, same_statistics
+from tests.support.datasets import rows
+from tests.support.models import counted_reads, of_features
+from tests.support.statistics import assert_same, reference, same_statistics
 
 KEY = 0xFEDC_BA98_7654_3210
 

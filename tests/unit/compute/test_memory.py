@@ -16,8 +16,8 @@ from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute.memory import INTERPRETER, SMALLEST_BLOCK, plan_scan
 from sadih_dask.errors import MemoryPlanError, SadihError
 from sadih_dask.ingest.synthetic import generate
-from tests.support.shapes import shape
-from tests.support.training import counted_reads, of_features, rows
+from tests.support.datasets import rows
+from tests.support.models import counted_reads, of_features, shape
 
 # --- the prediction ----------------------------------------------------------------------------
 

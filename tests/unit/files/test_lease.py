@@ -38,11 +38,14 @@ def other_host(files: Files, *, beat: int | None = 1, age: float = 0.0) -> Holde
     return holder
 
 
-def test_a_holder_gives_signs_of_life_until_it_lets_go(files: Files) -> None:
+def test_a_holder_gives_signs_of_life_until_it_lets_go(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "LEASE", 600.0)  # a busy machine may keep it waiting
     others = set(threading.enumerate())  # of tests before this one
     with WriterLock(files) as lock:
         beats = set()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while len(beats) < 4 and time.monotonic() < deadline:
             found = read_holder(files)
             assert found is not None
@@ -72,11 +75,11 @@ def test_a_silent_holder_of_another_host_is_waited_for_and_replaced(
 def test_one_that_looks_dead_for_long_is_watched_for_two_renewals_only(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "LEASE", 60.0)
+    monkeypatch.setattr(lease, "LEASE", 600.0)
     other_host(files, age=3600)
     began = time.monotonic()
     with WriterLock(files):
-        assert 2 * RENEWAL <= time.monotonic() - began < 30
+        assert 2 * RENEWAL <= time.monotonic() - began < 300
 
 
 @pytest.mark.parametrize("age", [0.0, 3600.0, -3600.0])

@@ -12,7 +12,8 @@ from sadih_dask.errors import FormatError, InputError, IntegrityError
 from sadih_dask.jobs import inspect as inspection
 from sadih_dask.jobs.inspect import ModelDescription, StoreDescription, inspect, open_store
 from sadih_dask.stores import CodeStore, FeatureStore
-from tests.support.blobs import QUICK, blobs
+from tests.support.datasets import blobs
+from tests.support.models import QUICK
 
 
 def described(url: Path) -> StoreDescription:

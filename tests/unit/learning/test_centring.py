@@ -7,7 +7,7 @@ import pytest
 
 from sadih_dask.learning import statistics as centring
 from sadih_dask.learning.statistics import Statistics
-from tests.support.rows import assert_same, reference
+from tests.support.statistics import assert_same, reference
 
 
 @pytest.mark.parametrize("n_columns", [1, 5, 700, 70_000])

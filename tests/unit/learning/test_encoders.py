@@ -18,7 +18,7 @@ from sadih_dask.learning.solver import starting_state
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.learning.updates import encoder_printed
 from tests.support import dense
-from tests.support.blobs import blobs, tagged_blobs
+from tests.support.datasets import blobs, tagged_blobs
 
 KINDS = ["posterior", "ridge", "orthogonal", "lemma"]
 

@@ -9,7 +9,7 @@ from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.problem import GroupRegression, Problem
 from sadih_dask.learning.statistics import Statistics
 from tests.support import dense
-from tests.support.blobs import blobs, tagged_blobs
+from tests.support.datasets import blobs, tagged_blobs
 
 
 def both(

@@ -15,7 +15,7 @@ from sadih_dask.learning.start import (
     start_codes,
 )
 from sadih_dask.learning.statistics import Statistics
-from tests.support.blobs import blobs, tagged_blobs
+from tests.support.datasets import blobs, tagged_blobs
 
 STARTS = [separated_codes, random_codes, spectral_codes]
 

@@ -16,7 +16,7 @@ from sadih_dask.learning.statistics import (
     merge_in_order,
 )
 from tests.support.dense import standardise
-from tests.support.rows import assert_same, reference
+from tests.support.statistics import assert_same, reference
 
 
 def rows(seed: int = 0, n: int = 50, d: int = 4, c: int = 3) -> tuple[Any, Any]:

@@ -13,7 +13,8 @@ from sklearn.exceptions import NotFittedError
 
 from sadih_dask import SADIH
 from sadih_dask.errors import DtypeError, InputError, LabelError, NonFiniteError, SadihError
-from tests.support.blobs import QUICK, blobs, tagged_blobs
+from tests.support.datasets import blobs, tagged_blobs
+from tests.support.models import QUICK
 
 X, Y1 = blobs(30)
 _, YM = tagged_blobs(30)

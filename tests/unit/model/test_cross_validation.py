@@ -20,9 +20,8 @@ from sadih_dask.compute.memory import plan_scan
 from sadih_dask.errors import InputError, LabelError, MemoryPlanError
 from sadih_dask.model.cross_validation import SADIHCV
 from sadih_dask.model.scanning import Folding, draw_folds, scan_folds
-from tests.support.blobs import QUICK, blobs, tagged_blobs
-from tests.support.shapes import shape
-from tests.support.training import Array, counted_reads, of_features, rows, same_bits
+from tests.support.datasets import Array, blobs, rows, tagged_blobs
+from tests.support.models import QUICK, counted_reads, of_features, same_bits, shape
 
 GRID = {"alpha": [0.01, 5.0], "beta": [0.1, 10.0]}
 

@@ -8,7 +8,8 @@ import scipy.sparse as sp
 
 from sadih_dask import SADIH
 from sadih_dask.retrieval.codes import distances, pack, unpack
-from tests.support.blobs import QUICK, blobs, same_model, tagged_blobs
+from tests.support.datasets import blobs, tagged_blobs
+from tests.support.models import QUICK, same_model
 
 NAMES = np.array(["cat", "dog", "eel"])
 

@@ -16,7 +16,8 @@ import scipy.sparse as sp
 
 from sadih_dask import SADIH
 from sadih_dask.errors import InputError
-from tests.support.blobs import QUICK, blobs, same_model, tagged_blobs
+from tests.support.datasets import blobs, tagged_blobs
+from tests.support.models import QUICK, same_model
 
 NAMES = np.array(["cat", "dog", "eel"])
 
@@ -158,11 +159,12 @@ for trial in range(25):
         while True:
             for model in models:
                 model.save(target)
-    time.sleep(0.002 + 0.02 * random.Random(trial).random())
+    while not target.exists():
+        time.sleep(0.0005)
+    time.sleep(0.02 * random.Random(trial).random())
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    if target.exists():
-        target.rename(target.with_suffix(f".{trial}"))
+    target.rename(target.with_suffix(f".{trial}"))
 """
 
 

@@ -18,7 +18,8 @@ from sadih_dask.errors import FormatError, InputError, IntegrityError, SadihErro
 from sadih_dask.files import archive
 from sadih_dask.files.archive import read_archive, write_archive
 from sadih_dask.model.model_file import KIND, VERSION
-from tests.support.blobs import QUICK, blobs
+from tests.support.datasets import blobs
+from tests.support.models import QUICK
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from sklearn.base import clone
 from sadih_dask import SADIH
 from sadih_dask.model.parameters import PARAMETERS
 from sadih_dask.model.solve import Family, learn
-from tests.support.blobs import QUICK, blobs, tagged_blobs
+from tests.support.datasets import blobs, tagged_blobs
+from tests.support.models import QUICK
 
 MEMBERS = [
     (0.01, 0.1, 1e-3, "l21", "exact"),

@@ -7,20 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sadih_dask import SADIH, CodeStore
+from sadih_dask import SADIH, CodeStore, FeatureStore
 from sadih_dask.compute.codes import ArrayCodes, HashedRows, StoreCodes
 from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.rows import ArrayRows
 from sadih_dask.report import code_statistics as module
 from sadih_dask.report.code_statistics import (
-    ArrayPictures,
-    Glance,
-    glance,
-    learned_bits,
+    BitCounts,
+    CodeStatistics,
+    gather,
     pictured,
     spread_of,
 )
-from sadih_dask.report.measurements import BitCounts
 from sadih_dask.report.retrieval import best_possible
 from sadih_dask.retrieval.codes import distances, pack
 
@@ -48,7 +46,7 @@ def test_one_pass_gives_bits_and_neighbours(
     order = np.argsort(d, axis=1, kind="stable")[:, :9]
     store = CodeStore.create(tmp_path / "c", database, n_bits=N_BITS, model="m", chunk_rows=64)
     for source in (ArrayCodes(database, N_BITS), StoreCodes(store)):
-        found = glance(source, queries, k=9)
+        found = gather(source, queries, k=9)
         np.testing.assert_array_equal(found.rows, order)
         np.testing.assert_array_equal(found.distances, np.take_along_axis(d, order, axis=1))
         same_bits(found.bits, BitCounts.of_block(database, N_BITS))
@@ -59,16 +57,16 @@ def test_rows_can_be_hashed_on_the_way() -> None:
     x, y = rng.normal(size=(200, 6)), rng.integers(0, 3, 200)
     model = SADIH(n_bits=N_BITS, anchors=None, n_init=1).fit(x, y)
     hashed = HashedRows(ArrayRows(x, y), HashRows(model.hash_function_), 50)
-    found = glance(hashed, model.transform(x[:3]), k=4)
-    expected = glance(ArrayCodes(model.transform(x), N_BITS), model.transform(x[:3]), k=4)
+    found = gather(hashed, model.transform(x[:3]), k=4)
+    expected = gather(ArrayCodes(model.transform(x), N_BITS), model.transform(x[:3]), k=4)
     np.testing.assert_array_equal(found.rows, expected.rows)
     same_bits(found.bits, expected.bits)
-    same_bits(learned_bits(model), BitCounts.of_block(model.learned_codes(y), N_BITS))
+    same_bits(BitCounts.learned(model), BitCounts.of_block(model.learned_codes(y), N_BITS))
 
 
 @pytest.mark.parametrize(("n", "q"), [(4, 2), (4, 0), (0, 2)])
 def test_fewer_rows_than_neighbours(n: int, q: int) -> None:
-    found = glance(ArrayCodes(codes(n, 1), N_BITS), codes(q, 2), k=10)
+    found = gather(ArrayCodes(codes(n, 1), N_BITS), codes(q, 2), k=10)
     assert found.rows.shape == found.distances.shape == (q, n)
     assert found.bits.n_rows == n
 
@@ -80,19 +78,24 @@ def test_queries_are_picked_from_the_worst_to_the_best() -> None:
     assert spread_of(np.full(3, np.nan), 2).tolist() == []
 
 
-def test_pictures_know_what_is_right() -> None:
+def test_pictures_know_what_is_right(tmp_path: Path) -> None:
     pictures = np.arange(5, dtype=np.uint8)[:, None, None] * np.ones((1, 2, 2), np.uint8)
     bits = BitCounts.of_block(codes(5, 1), N_BITS)
-    found = Glance(bits, np.array([[3, 1]]), np.array([[0, 4]]))
+    found = CodeStatistics(bits, np.array([[3, 1]]), np.array([[0, 4]]))
     chosen = np.array([2])
-    single = ArrayPictures(pictures, np.array([0, 1, 2, 2, 1]))
+
+    def store(name: str, labels: list[object]) -> FeatureStore:
+        features = np.zeros((5, 1), np.float32)
+        return FeatureStore.create(tmp_path / name, features, np.array(labels), thumbnails=pictures)
+
+    single = store("single", [0, 1, 2, 2, 1])
     shown = pictured(single, chosen, single, found, ["ant", "bee"])
     assert shown.relevant.tolist() == [[True, False]]
     assert shown.names == ("2",)  # more classes than names
     assert shown.found == (("2", "bee"),)
     assert shown.queries[:, 0, 0].tolist() == [2]
     assert shown.pictures[0, :, 0, 0].tolist() == [3, 1]
-    several = ArrayPictures(pictures, np.array([[1, 0], [0, 1], [1, 1], [1, 0], [0, 0]]))
+    several = store("several", [[1, 0], [0, 1], [1, 1], [1, 0], [0, 0]])
     shown = pictured(several, chosen, several, found, ["ant", "bee"])
     assert shown.relevant.tolist() == [[True, True]]
     assert shown.names == ("ant, bee",)
@@ -100,6 +103,4 @@ def test_pictures_know_what_is_right() -> None:
 
 def test_the_best_possible_precision() -> None:
     """One relevant item for one query, two for two others, by hand."""
-    found = best_possible(np.array([1, 2, 2]), 4)
-    np.testing.assert_allclose(found.y, [1, 5 / 6, 5 / 9, 5 / 12])
-    assert found.x.tolist() == [1, 2, 3, 4]
+    np.testing.assert_allclose(best_possible(np.array([1, 2, 2]), 4), [1, 5 / 6, 5 / 9, 5 / 12])

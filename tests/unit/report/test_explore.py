@@ -12,7 +12,7 @@ from sadih_dask import SADIH, FeatureStore, evaluate_model, search
 from sadih_dask.errors import InputError
 from sadih_dask.report.explore import Comparison, show_neighbours
 from sadih_dask.retrieval.evaluation import Protocols
-from tests.support.svg import groups, n_points, texts
+from tests.support.reports import groups, n_points, texts
 
 LENGTHS = (4, 12)
 

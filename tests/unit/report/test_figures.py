@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
@@ -12,11 +13,12 @@ import pytest
 from sadih_dask.errors import InputError
 from sadih_dask.learning.objective import STEPS, Objective, Record, Trace
 from sadih_dask.report import figures
+from sadih_dask.report.code_statistics import BitCounts, NeighbourPictures
+from sadih_dask.report.figures import Curve, PairDistances
 from sadih_dask.report.figures.codes import pooled, strongest
 from sadih_dask.report.figures.style import readable, short_number
-from sadih_dask.report.measurements import BitCounts, Curve, Neighbours, PairDistances
 from sadih_dask.retrieval.codes import pack
-from tests.support.svg import groups, n_points, texts
+from tests.support.reports import groups, n_points, texts
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -45,10 +47,10 @@ def trace(n_restarts: int = 3, n_iter: int = 4) -> Trace:
     return Trace(tuple(records), best=1, kept_iteration=2)
 
 
-def neighbours(q: int = 3, k: int = 12, colours: bool = False) -> Neighbours:
+def neighbours(q: int = 3, k: int = 12, colours: bool = False) -> NeighbourPictures:
     rng = np.random.default_rng(0)
     shape = (8, 6, 3) if colours else (8, 6)
-    return Neighbours(
+    return NeighbourPictures(
         rng.integers(0, 256, (q, *shape), np.uint8),
         rng.integers(0, 256, (q, k, *shape), np.uint8),
         np.arange(q * k).reshape(q, k) % 3 > 0,
@@ -121,13 +123,6 @@ def test_code_lengths_up_to_thousands_of_bits_stay_readable() -> None:
     assert len([t for t in texts(svg) if t.isdigit()]) <= 8
 
 
-def test_spread_is_drawn_as_error_bars() -> None:
-    y, spread = np.array([0.5, 0.6, 0.7]), np.array([0.01, np.nan, 0.02])
-    plain = figures.map_against_bits([Curve("a", np.array([8.0, 16, 32]), y)]).svg()
-    svg = figures.map_against_bits([Curve("a", np.array([8.0, 16, 32]), y, spread=spread)]).svg()
-    assert len(groups(svg, r"LineCollection_\d+")) == len(groups(plain, r"LineCollection_\d+")) + 1
-
-
 @pytest.mark.parametrize(
     "y", [np.full(50, np.nan), np.where(X > 0.5, np.nan, X), np.full(50, np.inf), np.zeros(50)]
 )
@@ -156,7 +151,7 @@ def test_a_curve_of_one_point_and_of_none() -> None:
 def test_refusals_name_what_is_wrong() -> None:
     with pytest.raises(InputError, match="needs a curve or more"):
         figures.precision_recall([])
-    with pytest.raises(InputError, match=r"curve 'a' has x, y and spread of shapes"):
+    with pytest.raises(InputError, match=r"curve 'a' has x and y of shapes"):
         Curve("a", np.zeros(3), np.zeros(4))
     with pytest.raises(InputError, match="needs a histogram or more"):
         figures.pair_distances([])
@@ -282,15 +277,9 @@ def test_right_and_wrong_neighbours_are_marked_by_sign_and_frame(colours) -> Non
 def test_pictures_that_do_not_fit_are_refused() -> None:
     good = neighbours()
     with pytest.raises(InputError, match=r"expected \(q, h, w\) and \(q, k, h, w\)"):
-        Neighbours(good.queries[:, :4], *_rest(good))
-    with pytest.raises(InputError, match="expected uint8"):
-        Neighbours(good.queries.astype(float), *_rest(good))  # type: ignore[arg-type]
+        replace(good, queries=good.queries[:, :4])
     with pytest.raises(InputError, match="a query and a neighbour or more"):
         figures.neighbour_pictures(neighbours(q=0))
-
-
-def _rest(n: Neighbours) -> tuple:
-    return n.pictures, n.relevant, n.distances, n.names, n.found
 
 
 def _style(group) -> str:
@@ -323,18 +312,12 @@ def every_drawing() -> list[figures.Drawing]:
 
 def test_the_same_input_gives_the_same_bytes_in_any_process(tmp_path) -> None:
     (tmp_path / "matplotlibrc").write_text("font.size: 20\naxes.facecolor: black\n")
-    outputs = []
+    runs = []
     for seed, settings in (("1", {}), ("2", {"MATPLOTLIBRC": str(tmp_path), "TZ": "Asia/Tokyo"})):
         env = os.environ | {"PYTHONHASHSEED": seed} | settings
-        run = subprocess.run(
-            [sys.executable, "-c", DRAW],
-            env=env,
-            cwd=ROOT,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        outputs.append(run.stdout)
+        words = [sys.executable, "-c", DRAW]
+        runs.append(subprocess.Popen(words, env=env, cwd=ROOT, stdout=subprocess.PIPE, text=True))
+    outputs = [run.communicate()[0] for run in runs]
     assert outputs[0] == outputs[1]
     assert len(outputs[0].splitlines()) == 12
 
@@ -364,10 +347,7 @@ def test_names_cannot_break_a_figure() -> None:
     assert r"$\frac{" in said
     assert "<script" not in svg.replace("&lt;script", "")
     assert all(len(t) <= 40 for t in said)
-    shown = neighbours(q=len(HOSTILE))
-    hostile = Neighbours(
-        shown.queries, shown.pictures, shown.relevant, shown.distances, HOSTILE, shown.found
-    )
+    hostile = replace(neighbours(q=len(HOSTILE)), names=HOSTILE)
     assert "✓" in " ".join(texts(figures.neighbour_pictures(hostile).svg()))
 
 

@@ -10,7 +10,7 @@ from sadih_dask.errors import InputError
 from sadih_dask.model.results import Surface
 from sadih_dask.report.figures.learning import LEAST_SPAN, score_surface
 from sadih_dask.report.page import Report, render
-from tests.support.svg import groups, texts
+from tests.support.reports import groups, texts
 
 
 def surface(scores: Any = ((0.5, 0.7), (0.9, 0.8)), n_bits: int = 16, **changes: Any) -> Surface:

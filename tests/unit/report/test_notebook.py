@@ -16,8 +16,8 @@ from sadih_dask.ingest import Ingested
 from sadih_dask.learning.objective import Objective, Record, Trace
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.report import figures
-from sadih_dask.report.measurements import Curve, Quality
-from sadih_dask.report.notebook import html, quality_card
+from sadih_dask.report.figures import Curve
+from sadih_dask.report.notebook import html
 from sadih_dask.report.sparklines import bars, code_grid, plot, sparkline
 from sadih_dask.retrieval.evaluation import Protocols
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
@@ -112,14 +112,6 @@ def test_statistics_and_traces() -> None:
     assert "empty" in card(html(Trace((), 0, 0))).text
     bad = Objective(float("nan"), 0.0, 0.0, 0.0)
     card(html(Trace((Record(0, 0, "start", bad),), 0, 0)))
-
-
-def test_quality() -> None:
-    rows = [Quality(8, {"learned": {"MAP": 0.5}, EVIL: {"MAP": float("nan")}}, method=EVIL)]
-    assert EVIL in card(html(rows[0])).text
-    found = card(quality_card([*rows, Quality(16, {"learned": {"MAP": 0.75}})], about=EVIL))
-    for expected in ("0.5000", "0.7500", "\N{EN DASH}", "SADIH, 16 bits", "Ties"):
-        assert expected in found.text
 
 
 @cache

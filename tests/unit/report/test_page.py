@@ -13,9 +13,15 @@ from sadih_dask.errors import FormatError
 from sadih_dask.report import figures
 from sadih_dask.report import html as palette
 from sadih_dask.report.html import duration, inline_svg, score, size, value
-from sadih_dask.report.measurements import Curve, Quality
-from sadih_dask.report.page import Report, WrittenFile, installed_versions, render, write_report
-from tests.support.reports import HOSTILE, digits, digits_report, hostile_report
+from sadih_dask.report.page import (
+    Quality,
+    Report,
+    WrittenFile,
+    installed_versions,
+    render,
+    write_report,
+)
+from tests.support.reports import HOSTILE, digits_report, hostile_report
 
 URL = re.compile(r"url\(\s*['\"]?([^)'\"]*)")
 DASH = "\N{EN DASH}"
@@ -64,10 +70,10 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def page() -> Page:
     files = (WrittenFile("digits/model.sadih", "the model", 123_456),)
-    return Page(render(digits_report(digits(), files)))
+    return Page(render(digits_report(files)))
 
 
-@pytest.mark.parametrize("make", [hostile_report, lambda: digits_report(digits())])
+@pytest.mark.parametrize("make", [hostile_report, digits_report])
 def test_nothing_points_outside_of_the_page(make) -> None:
     for reference in Page(render(make())).references:
         assert reference.startswith(("#", "data:image/png;base64,")) or reference == "data:,"
@@ -105,7 +111,7 @@ def test_the_page_says_what_was_run(page) -> None:
         "1,437",
         "360",
         "load_digits",
-        "precision at 100",
+        "precision@100",
         "learned",
         "encoded",
         "Items at equal Hamming distance have no order",
@@ -116,7 +122,7 @@ def test_the_page_says_what_was_run(page) -> None:
         "2026-01-02 03:04 UTC",
     ):
         assert expected in shown
-    for entry in digits().quality:
+    for entry in digits_report().quality:
         for metrics in entry.metrics.values():
             assert all(f"{v:.4f}" in shown for v in metrics.values())
 
@@ -167,7 +173,7 @@ def test_the_same_report_gives_the_same_text() -> None:
 
 
 def test_inline_figures_follow_the_colours_of_the_page_and_leak_nothing() -> None:
-    drawing = figures.map_against_bits([Curve("a", np.array([8.0]), np.array([0.5]))])
+    drawing = figures.map_against_bits([figures.Curve("a", np.array([8.0]), np.array([0.5]))])
     text = inline_svg(drawing.svg(), "p-", 'a "label" & more')
     assert "<style" not in text
     assert "<metadata" not in text

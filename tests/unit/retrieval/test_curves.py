@@ -31,14 +31,14 @@ def one(histograms: Histograms, values: np.ndarray) -> float:
 @pytest.fixture(params=CASES, ids=range(len(CASES)))
 def case(request: pytest.FixtureRequest) -> tuple[np.ndarray, np.ndarray, Histograms]:
     distances, relevant = np.array(request.param[0]), np.array(request.param[1], bool)
-    return distances, relevant, rankings.histograms_of(distances, relevant)
+    return distances, relevant, rankings.histograms(distances, relevant)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
 def test_every_metric_is_its_mean_over_all_orders(case, k: int) -> None:
     distances, relevant, histograms = case
     k = min(k, len(distances))
-    orders = list(rankings.all_orders(distances, relevant))
+    orders = rankings.all_orders(distances, relevant)
     for found, naive in (
         (metrics.average_precision(histograms, k), rankings.average_precision),
         (metrics.precision_at(histograms, k), rankings.precision),
@@ -78,8 +78,8 @@ def test_large_ties_against_random_orders() -> None:
     rng = np.random.default_rng(0)
     distances = rng.integers(0, 4, 300)
     relevant = rng.random(300) < 0.3 - 0.05 * distances
-    histograms = rankings.histograms_of(distances, relevant)
-    orders = list(rankings.random_orders(distances, relevant, 4000))
+    histograms = rankings.histograms(distances, relevant)
+    orders = rankings.random_orders(distances, relevant, 4000)
     for found, naive in (
         (metrics.average_precision(histograms), lambda o: rankings.average_precision(o)),
         (metrics.average_precision(histograms, 50), lambda o: rankings.average_precision(o, 50)),
@@ -94,7 +94,7 @@ def test_without_ties_it_is_what_scikit_learn_says() -> None:
     rng = np.random.default_rng(1)
     for _ in range(20):
         distances, relevant = rng.permutation(40), rng.random(40) < 0.4
-        histograms = rankings.histograms_of(distances, relevant)
+        histograms = rankings.histograms(distances, relevant)
         expected = average_precision_score(relevant, -distances)
         assert metrics.average_precision(histograms)[0] == pytest.approx(expected, abs=1e-12)
         expected = ndcg_score(relevant[None].astype(float), -distances[None], k=10)
@@ -105,7 +105,7 @@ def test_scikit_learn_averages_ties_of_ndcg_too() -> None:
     rng = np.random.default_rng(2)
     distances, relevant = rng.integers(0, 6, 60), rng.random(60) < 0.4
     expected = ndcg_score(relevant[None].astype(float), -distances[None], k=25)
-    found = metrics.ndcg_at(rankings.histograms_of(distances, relevant), 25)
+    found = metrics.ndcg_at(rankings.histograms(distances, relevant), 25)
     assert found[0] == pytest.approx(expected, abs=1e-12)
 
 
@@ -115,14 +115,14 @@ def test_the_curve_without_ties_is_the_precision_at_each_relevant_item() -> None
     places = np.flatnonzero(relevant[np.argsort(distances)]) + 1
     m = len(places)
     found = precision_recall_curve(
-        rankings.histograms_of(distances, relevant), np.arange(1, m + 1) / m
+        rankings.histograms(distances, relevant), np.arange(1, m + 1) / m
     )
     np.testing.assert_allclose(found, np.arange(1, m + 1) / places)
 
 
 def test_the_curve_is_the_expected_precision_where_expected_recall_is_reached(case) -> None:
     distances, relevant, histograms = case
-    orders = np.array(list(rankings.all_orders(distances, relevant)))
+    orders = np.array(rankings.all_orders(distances, relevant))
     hits = orders.cumsum(axis=1).mean(axis=0)  # expected hits at each cutoff
     levels = np.linspace(0, 1, 21)
     expected = []

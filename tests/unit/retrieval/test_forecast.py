@@ -17,7 +17,7 @@ from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.forecast import Forecast
 from sadih_dask.retrieval.histograms import hamming_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
-from tests.support.blobs import tagged_blobs
+from tests.support.datasets import tagged_blobs
 
 
 def random_codes(problem: Problem, seed: int) -> Any:

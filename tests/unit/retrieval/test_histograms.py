@@ -10,7 +10,7 @@ from sadih_dask.learning.labels import group_rows
 from sadih_dask.retrieval import histograms as module
 from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.histograms import Histograms, hamming_histograms
-from tests.support import orders
+from tests.support import rankings
 
 
 def codes(n: int, n_bits: int, seed: int) -> Any:
@@ -26,7 +26,7 @@ def multi_hot(n: int, c: int, seed: int) -> Any:
 def naive(queries: Any, Y_queries: Any, database: Any, Y_database: Any) -> Histograms:
     distance = (queries[:, None] != database[None]).sum(axis=2)
     relevant = Y_queries.astype(int) @ Y_database.astype(int).T > 0
-    return orders.histograms(distance, relevant, queries.shape[1])
+    return rankings.histograms(distance, relevant, queries.shape[1])
 
 
 def equal(found: Histograms, expected: Histograms) -> None:

@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score
 
 from sadih_dask.retrieval.histograms import Histograms
 from sadih_dask.retrieval.metrics import average_precision, mean_average_precision, precision_at
-from tests.support import orders
+from tests.support import rankings
 
 
 def one_query(relevant: Any, total: Any) -> Histograms:
@@ -82,12 +82,12 @@ def test_ties_are_averaged_over_every_order(seed: int) -> None:
     n = int(rng.integers(2, 8))
     distance, relevant = rng.integers(0, 3, size=n), rng.random(n) < 0.5
     relevant[0] = True
-    every = orders.all_orders(distance, relevant)
-    histograms = orders.histograms(distance[None], relevant[None], 2)
-    expected = np.mean([orders.average_precision(order) for order in every])
+    every = rankings.all_orders(distance, relevant)
+    histograms = rankings.histograms(distance[None], relevant[None], 2)
+    expected = np.mean([rankings.average_precision(order) for order in every])
     assert average_precision(histograms)[0] == pytest.approx(expected, abs=1e-12)
     for k in (1, 2, 3, 5):
-        expected = np.mean([orders.precision_at(order, k) for order in every])
+        expected = np.mean([rankings.precision(order, k) for order in every])
         assert precision_at(histograms, k)[0] == pytest.approx(expected, abs=1e-12)
 
 
@@ -95,11 +95,11 @@ def test_ties_are_averaged_over_random_orders_of_many_items() -> None:
     rng = np.random.default_rng(0)
     distance = rng.binomial(16, 0.4, size=200)
     relevant = rng.random(200) < 0.5 - 0.03 * distance
-    histograms = orders.histograms(distance[None], relevant[None], 16)
-    drawn = [orders.random_order(distance, relevant, rng) for _ in range(2000)]
+    histograms = rankings.histograms(distance[None], relevant[None], 16)
+    drawn = rankings.random_orders(distance, relevant, 2000)
     for found, values in [
-        (average_precision(histograms)[0], [orders.average_precision(r) for r in drawn]),
-        (precision_at(histograms, 30)[0], [orders.precision_at(r, 30) for r in drawn]),
+        (average_precision(histograms)[0], [rankings.average_precision(r) for r in drawn]),
+        (precision_at(histograms, 30)[0], [rankings.precision(r, 30) for r in drawn]),
     ]:
         assert found == pytest.approx(np.mean(values), abs=4 * np.std(values) / np.sqrt(2000))
 
@@ -109,7 +109,7 @@ def test_without_ties_it_is_scikit_learns() -> None:
     distance = np.array([rng.permutation(64) for _ in range(10)])
     relevant = rng.random((10, 64)) < 0.3
     relevant[:, 0] = True
-    found = average_precision(orders.histograms(distance, relevant, 64))
+    found = average_precision(rankings.histograms(distance, relevant, 64))
     expected = [average_precision_score(r, -d) for r, d in zip(relevant, distance, strict=True)]
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
@@ -119,8 +119,8 @@ def test_the_order_of_rows_does_not_matter() -> None:
     distance, relevant = rng.integers(0, 5, size=(3, 40)), rng.random((3, 40)) < 0.4
     order = rng.permutation(40)
     np.testing.assert_array_equal(
-        average_precision(orders.histograms(distance, relevant, 4)),
-        average_precision(orders.histograms(distance[:, order], relevant[:, order], 4)),
+        average_precision(rankings.histograms(distance, relevant, 4)),
+        average_precision(rankings.histograms(distance[:, order], relevant[:, order], 4)),
     )
 
 

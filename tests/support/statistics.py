@@ -1,4 +1,4 @@
-"""Statistics of rows by their definition: two passes in extended precision, no blocks."""
+"""Statistics of rows by definition, two passes in extended precision, and comparing them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -59,3 +59,10 @@ def assert_same(
     assert np.all(np.abs(found.sums - expected.sums) <= n * unit)
     size = np.outer(unit, deviation) + np.outer(deviation, unit) + np.outer(unit, unit)
     assert np.all(np.abs(found.gram - expected.gram) <= n * n / few * size)
+
+
+def same_statistics(found: Statistics, expected: Statistics) -> None:
+    """Equal to the last bit."""
+    assert found.groups == expected.groups
+    for name in ("counts", "mean", "sums", "gram"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)

@@ -1,4 +1,4 @@
-"""Rows, stores and what is compared about models that were trained out of core."""
+"""Models that are quick to learn, what is compared of them, and what learning them read."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,37 +9,25 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sadih_dask import SADIH
-from sadih_dask.learning.statistics import Statistics
+from sadih_dask.compute.memory import ScanShape
 from sadih_dask.model.model_file import write_model
 from sadih_dask.stores import reader
+from tests.support.datasets import Array
+from tests.support.statistics import same_statistics
 
-Array = NDArray[Any]
+QUICK: dict[str, Any] = {"n_init": 2, "max_iter": 3}
+"""Parameters with which a fit of small data takes a few hundredths of a second."""
 FAST: dict[str, Any] = {"n_bits": 16, "n_init": 2, "max_iter": 2, "block_rows": 512}
 
 
-def rows(
-    n: int = 5000, d: int = 12, *, multi_label: bool = False, dtype: str = "float32", seed: int = 0
-) -> tuple[Array, Array]:
-    """Overlapping clouds about a mean that is not zero."""
-    rng = np.random.default_rng(seed)
-    noise = 2.0 + rng.normal(size=(n, d))
-    if not multi_label:
-        labels = rng.integers(5, size=n)
-        labels[:10] = np.arange(10) % 5
-        return (noise + rng.normal(size=(5, d))[labels]).astype(dtype), labels
-    tags = (rng.random((n, 4)) < 0.3).astype(np.uint8)
-    tags[np.arange(n), rng.integers(4, size=n)] = 1
-    return (noise + tags @ rng.normal(size=(4, d))).astype(dtype), tags
-
-
-def same_statistics(found: Statistics, expected: Statistics) -> None:
-    """Equal to the last bit."""
-    assert found.groups == expected.groups
-    for name in ("counts", "mean", "sums", "gram"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+def same_model(found: SADIH, expected: SADIH, rows: Array) -> None:
+    """Equal classes, label groups, their codes, and codes of some rows."""
+    np.testing.assert_array_equal(found.classes_, expected.classes_)
+    assert found.groups_ == expected.groups_
+    np.testing.assert_array_equal(found.label_codes_, expected.label_codes_)
+    np.testing.assert_array_equal(found.transform(rows), expected.transform(rows))
 
 
 def file_bytes(model: SADIH, folder: Path) -> bytes:
@@ -74,3 +62,17 @@ def counted_reads() -> Iterator[Counter[tuple[str, int]]]:
 def of_features(counts: Counter[tuple[str, int]]) -> dict[int, int]:
     """Reads of the feature chunks alone."""
     return {chunk: count for (name, chunk), count in sorted(counts.items()) if name == "features"}
+
+
+def shape(**changes: Any) -> ScanShape:
+    """A scan as the memory plan sees it."""
+    values: dict[str, Any] = {
+        "n_rows": 10**6,
+        "n_features": 512,
+        "dtype": np.dtype("float32"),
+        "n_anchors": None,
+        "n_groups": 100,
+        "chunk_rows": 8192,
+        "n_sampled": 10_000,
+    }
+    return ScanShape(**{**values, **changes})

@@ -1,7 +1,7 @@
-"""Real clusters of processes on the loopback interface, for one test module.
+"""Other processes: waiting for them, ending them, and real clusters of them for one test module.
 
-`processes` is a cluster that Python starts and looks after; `dask_processes` are the commands that
-a deployment runs, `dask scheduler` and `dask worker`, each a process that a test may kill.
+`local_cluster` is a cluster that Python starts and looks after; `dask_processes` are the commands
+that a deployment runs, `dask scheduler` and `dask worker`, each a process that a test may kill.
 """
 
 import json
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,16 +21,42 @@ import dask
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
-from tests.support.killing import end_groups
-
 ROOT = Path(__file__).parents[2]
 DASK = Path(sys.executable).with_name("dask")
-PATIENCE = 60.0
-"""Seconds that a process may take to come up on a busy machine."""
+PATIENCE = 180.0
+"""Seconds after which another process is thought to hang; a busy machine may take long."""
+Here = Callable[..., tuple[str, str]]
+"""What the fixture `here` gives: run a command in this process; return its stdout and stderr."""
+
+
+def wait_until(condition: Callable[[], object], what: str = "the other process gets on") -> None:
+    """Wait for a condition; its deadline is only for what hangs."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {PATIENCE:g} s in vain: {what}"
+        time.sleep(0.002)
+
+
+def blocks_written(url: Path) -> int:
+    """Blocks of an unfinished store that have a receipt."""
+    pending = url / "_commits/pending"
+    return len(list(pending.glob("[0-9]*"))) if pending.exists() else 0
+
+
+def end_groups(processes: Iterable[subprocess.Popen[Any]]) -> None:
+    """Leave no process behind, children of those that are dead already included."""
+    leaders = list(processes)
+    for process in leaders:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    for process in leaders:
+        process.wait(timeout=PATIENCE)
 
 
 @contextmanager
-def processes(n_workers: int) -> Iterator[LocalCluster]:
+def local_cluster(n_workers: int) -> Iterator[LocalCluster]:
     """Workers of one thread each; one that dies is replaced by its nanny.
 
     Port 0 is any free one, so that modules can run side by side.
@@ -111,20 +137,16 @@ class DaskProcesses:
         self.scheduler_file.unlink(missing_ok=True)
         words = ["--port", str(port), "--scheduler-file", str(self.scheduler_file)]
         self.scheduler = self._start("scheduler", *words)
-        end = time.monotonic() + PATIENCE
-        while not (found := self._read_scheduler_file()):
-            if self.scheduler.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"no scheduler came up:\n{self.log(self.scheduler)}")
-            time.sleep(0.05)
-        self.address = found["address"]
+        wait_until(self._scheduler_is_up, "the scheduler comes up")
 
-    def _read_scheduler_file(self) -> dict[str, Any] | None:
-        """What it says, once it is there and written to its end."""
+    def _scheduler_is_up(self) -> bool:
+        """Whether its file is there and written to its end."""
+        assert self.scheduler.poll() is None, f"no scheduler:\n{self.log(self.scheduler)}"
         try:
-            found: dict[str, Any] = json.loads(self.scheduler_file.read_text())
+            self.address = json.loads(self.scheduler_file.read_text())["address"]
         except (FileNotFoundError, json.JSONDecodeError):
-            return None
-        return found
+            return False
+        return True
 
     def start_worker(
         self, *flags: str, memory_limit: str | None = None, nanny: bool | None = None
@@ -176,7 +198,7 @@ class DaskProcesses:
 
     def stop(self) -> None:
         """Leave no process behind, workers of dead nannies included."""
-        end_groups((process for process, _ in self._started), PATIENCE)
+        end_groups(process for process, _ in self._started)
 
 
 @contextmanager
