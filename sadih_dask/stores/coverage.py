@@ -215,7 +215,10 @@ def _unpacked(text: str) -> Ints:
     if not text:
         return NONE
     decompressor = zlib.decompressobj()
-    data = decompressor.decompress(base64.b64decode(text, validate=True), 1 << 30)
-    if decompressor.unconsumed_tail:
-        raise ValueError("a list of rows that is longer than any")
+    try:
+        data = decompressor.decompress(base64.b64decode(text, validate=True), 1 << 30)
+    except zlib.error as error:
+        raise ValueError(f"no list of rows: {error}") from error
+    if not decompressor.eof:
+        raise ValueError("a list of rows that is truncated, or longer than any")
     return np.cumsum(np.frombuffer(data, "<u8").astype(np.int64))

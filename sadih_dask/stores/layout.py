@@ -3,15 +3,14 @@
 Rows are chunked, columns never: a chunk is `chunk_rows` whole rows, and a file of its own. Arrays
 of a segment share their chunk rows, so that one *block* holds the same rows of each.
 
-The metadata is a pure function of the layout. Reading it back is the inverse: the layout is taken
-from the document, and the document must then be exactly the one that this layout has. Whatever is
-not on the short list of codecs, types and encodings below therefore cannot be opened at all; in
-particular nothing that unpickles, and no object types.
+The metadata is a pure function of the layout, and is never read back: the root says what the
+layout is, and a document that is not the one of this layout is damaged. Whatever is not on the
+short list of codecs and types below therefore cannot be opened at all; in particular nothing that
+unpickles, and no object types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +29,6 @@ DTYPES: Final = frozenset(
     ["float16", "float32", "float64"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
-_CODECS: Final = frozenset(["bytes", "zstd", "crc32c"])
 _BYTES: Final[dict[str, Any]] = {"name": "bytes", "configuration": {"endian": "little"}}
 _ZSTD: Final[dict[str, Any]] = {
     "name": "zstd",
@@ -133,70 +131,5 @@ def check_chunking(chunk_rows: int, compression: str) -> None:
         raise InputError(f"compression must be one of {COMPRESSIONS}, got {compression!r}")
 
 
-def parse_metadata(name: str, document: object, where: str) -> tuple[ArrayLayout, int]:
-    """Return the layout and row count that a Zarr array document describes, or FormatError."""
-    if not isinstance(document, Mapping) or document.get("node_type") != "array":
-        raise FormatError(f"{where}: its metadata does not describe a Zarr v3 array")
-    dtype = document.get("data_type")
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise FormatError(
-            f"{where}: data type {_short(dtype)} is not read; known are {', '.join(sorted(DTYPES))}"
-        )
-    shape = _sizes(document.get("shape"), f"{where}: shape")
-    chunk = _sizes(_configuration(document.get("chunk_grid")).get("chunk_shape"), f"{where}: chunk")
-    codecs = _codec_list(document.get("codecs"), where)
-    zstd = any(codec.get("name") == "zstd" for codec in codecs)
-    layout = ArrayLayout(name, dtype, shape[1:], chunk[0], "zstd" if zstd else "none")
-    _compare(document, layout, shape[0], where)
-    layout.check(where)
-    return layout, shape[0]
-
-
-def _compare(document: Mapping[str, Any], layout: ArrayLayout, n_rows: int, where: str) -> None:
-    if layout.chunk_rows < 1:
-        raise FormatError(f"{where}: a chunk of {layout.chunk_rows} rows holds nothing")
-    expected = layout.metadata(n_rows)
-    for field in sorted(expected.keys() | document.keys()):
-        if field not in expected or field not in document or document[field] != expected[field]:
-            raise FormatError(
-                f"{where}: metadata field {_short(field)} is {_short(document.get(field))}, "
-                f"expected {_short(expected.get(field))}"
-            )
-
-
-def _codec_list(value: object, where: str) -> list[Mapping[str, Any]]:
-    if not isinstance(value, list) or not value:
-        raise FormatError(f"{where}: its metadata has no list of codecs")
-    for codec in value:
-        name = codec.get("name") if isinstance(codec, Mapping) else codec
-        if not isinstance(name, str) or name not in _CODECS:
-            raise FormatError(
-                f"{where}: codec {_short(name)} is not allowed; allowed are "
-                f"{', '.join(sorted(_CODECS))}"
-            )
-    return value
-
-
-def _configuration(value: object) -> Mapping[str, Any]:
-    found = value.get("configuration") if isinstance(value, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _sizes(value: object, where: str) -> tuple[int, ...]:
-    if (
-        not isinstance(value, list)
-        or not 1 <= len(value) <= 4
-        or not all(type(size) is int and 0 <= size <= MAX_ROWS for size in value)
-    ):
-        raise FormatError(f"{where} {_short(value)} is not a list of one to four sane sizes")
-    return tuple(value)
-
-
 def _named(name: str, **configuration: Any) -> dict[str, Any]:
     return {"name": name, "configuration": configuration}
-
-
-def _short(value: object) -> str:
-    """Quote a value found in a file without repeating megabytes of it."""
-    text = repr(value)
-    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -197,7 +197,7 @@ def take_places(snapshot: Snapshot, segment: Segment, name: str, places: Ints) -
     layout = snapshot.root.layouts_of(segment)[name]
     out = np.empty((len(places), *layout.row_shape), layout.numpy_dtype)
     numbers, starts = np.unique(places // layout.chunk_rows, return_index=True)
-    for chunk, first, last in zip(numbers, starts, [*starts[1:], len(places)], strict=True):
+    for chunk, first, last in zip(numbers, starts, np.append(starts, len(places))[1:], strict=True):
         inside = places[first:last] - chunk * layout.chunk_rows
         low, high = int(inside[0]), int(inside[-1]) + 1
         rows = np.empty((high - low, *layout.row_shape), layout.numpy_dtype)
