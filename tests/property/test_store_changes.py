@@ -7,7 +7,8 @@ import pickle
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.coverage import Coverage, Difference, _packed, _unpacked
+from sadih_dask.stores.reader import take_places
 from tests.support.stores import assert_holds, create, ids_of, table
 
 
@@ -141,9 +143,16 @@ def check(history: History, seen: Seen) -> None:
         assert not seen.sure
         return
     assert_difference(difference, seen.rows, history.rows)
+    # Deleted rows can still be read where they lie
+    store = history.store
+    dead = [
+        take_places(store._snapshot, store.segments[number], "labels", where).tolist()
+        for number, where in difference.places
+    ]
+    assert list(chain(*dead)) == [seen.rows[row] for row in difference.deleted]
     # What was forgotten on purpose is still the same rows
     forgotten = np.arange(0, len(seen.rows), 3)
-    former = Coverage(seen.coverage.url, seen.coverage.arrays, seen.coverage.segments, forgotten)
+    former = replace(seen.coverage, forgotten=forgotten)
     now = former.renumbered(history.store, difference)
     assert now.n_rows == len(history.rows)
     there = set(history.rows[: difference.first_new])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sadih_dask.errors import ConflictError, FormatError, IncompleteError, InputError
+from sadih_dask.files.filesystem import TEMPORARY_SUFFIX
 from sadih_dask.stores import FeatureStore
 from tests.support.stores import Killed, assert_holds, create, files_of, ids_of, killed_at, table
 
@@ -80,7 +81,7 @@ def written(path: Path) -> dict[str, int]:
     return {
         name: (path / name).stat().st_ino
         for name in files_of(path)
-        if "/c." in name and not name.endswith(".part")
+        if "/c." in name and not name.endswith(TEMPORARY_SUFFIX)
     }
 
 
@@ -127,15 +128,15 @@ def test_killed_at_every_operation(tmp_path: Path, name: str, after: bool) -> No
 def test_what_a_kill_leaves_behind_is_tidied_up(tmp_path: Path) -> None:
     writer = FeatureStore.allocate(tmp_path / "s", 6, 2, id_dtype="int64", chunk_rows=4)
     (folder,) = (tmp_path / "s/segments").glob("*/")
-    (folder / "features" / ".c.0.0.x.part").write_bytes(b"half a chunk")
+    (folder / "features" / f".c.0.0.x{TEMPORARY_SUFFIX}").write_bytes(b"half a chunk")
     writer.write(0, **table(0, 6))
     store = writer.finalise()
-    assert not any(name.endswith(".part") for name in files_of(tmp_path / "s"))
+    assert not any(name.endswith(TEMPORARY_SUFFIX) for name in files_of(tmp_path / "s"))
     assert_holds(store, range(6))
 
 
 def test_a_kill_at_the_very_first_file_leaves_the_place_free(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
-    (tmp_path / "s/.zarr.json.x.part").write_bytes(b"half a root")
+    (tmp_path / f"s/.zarr.json.x{TEMPORARY_SUFFIX}").write_bytes(b"half a root")
     (tmp_path / "s/.swap").write_bytes(b"")
     assert_holds(create(tmp_path / "s", 0, 5), range(5))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import ConflictError, FormatError, IncompleteError, InputError
+from sadih_dask.files.filesystem import TEMPORARY_SUFFIX
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.features import FeatureWriter
 from tests.support.stores import files_of, segment_folder
@@ -220,7 +221,7 @@ def test_a_full_disk_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ) as caught:
             writer.write(0, FEATURES, LABELS)
     assert caught.value.errno == 28
-    assert not any(name.endswith(".part") for name in files_of(tmp_path))
+    assert not any(name.endswith(TEMPORARY_SUFFIX) for name in files_of(tmp_path))
     writer.write(0, FEATURES, LABELS)
     assert writer.finalise().verify().ok
 
