@@ -61,7 +61,7 @@ def scan_tasks(
 
     ``checkpoint_width`` is the number of columns of the statistics that are kept.
     """
-    chunk_rows = default_chunk_rows(4 * n_features, n_rows)
+    chunk_rows = default_chunk_rows(4 * n_features)
     rows = ClaimedRows(n_rows, chunk_rows)
     parts = resume.Parts([(0, n_rows)])
     if checkpoint_width is not None:
@@ -82,7 +82,7 @@ def scan_tasks(
 
 def encode_tasks(n_rows: int, n_features: int = 512) -> list[Task]:
     """The encoding of that many rows: tasks that depend on nothing."""
-    rows = ClaimedRows(n_rows, default_chunk_rows(4 * n_features, n_rows))
+    rows = ClaimedRows(n_rows, default_chunk_rows(4 * n_features))
     size = encode._code_chunk_rows(rows, BLOCK_ROWS)  # type: ignore[arg-type]
     writer: Any = rows
     with not_run():

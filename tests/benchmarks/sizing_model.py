@@ -36,7 +36,7 @@ class Job:
     @property
     def chunk_rows(self) -> int:
         """Rows of a chunk by default."""
-        return default_chunk_rows(4 * self.n_features, self.n_rows)
+        return default_chunk_rows(4 * self.n_features)
 
     @property
     def width(self) -> int:

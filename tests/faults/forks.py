@@ -203,9 +203,9 @@ def _watch(kill: tuple[str, int] | None, tally: str | None) -> None:
                 real_replace(source, target, **options)
                 note(f"rename {os.fspath(target)}")
 
-    def read_chunk(snapshot: Any, layout: Any, chunk: int, *rest: Any) -> None:
-        note(f"read {snapshot.files.url} {layout.name} {chunk}")
-        real_read(snapshot, layout, chunk, *rest)
+    def read_chunk(snapshot: Any, segment: Any, layout: Any, chunk: int, *rest: Any) -> None:
+        note(f"read {snapshot.files.url}/{segment.path} {layout.name} {chunk}")
+        real_read(snapshot, segment, layout, chunk, *rest)
 
     os.replace = replace  # type: ignore[assignment]
     reader.read_chunk = read_chunk  # type: ignore[assignment]

@@ -30,12 +30,12 @@ from sadih_dask.stores import reader
 def count_reads(log, pause):
     real = reader.read_chunk
 
-    def read_chunk(snapshot, layout, chunk, *rest):
+    def read_chunk(snapshot, segment, layout, chunk, *rest):
         if layout.name == "features":
             time.sleep(pause)
             with open(log, "a") as file:
                 file.write(f"{chunk}\\n")
-        real(snapshot, layout, chunk, *rest)
+        real(snapshot, segment, layout, chunk, *rest)
 
     reader.read_chunk = read_chunk
 """

@@ -51,9 +51,9 @@ def counted_reads() -> Iterator[Counter[tuple[str, int]]]:
     counts: Counter[tuple[str, int]] = Counter()
     real = reader.read_chunk
 
-    def read_chunk(snapshot: Any, layout: Any, chunk: int, *rest: Any) -> None:
+    def read_chunk(snapshot: Any, segment: Any, layout: Any, chunk: int, *rest: Any) -> None:
         counts[layout.name, chunk] += 1
-        real(snapshot, layout, chunk, *rest)
+        real(snapshot, segment, layout, chunk, *rest)
 
     with patch.object(reader, "read_chunk", read_chunk):
         yield counts

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from sadih_dask.errors import ConflictError, InputError
 from sadih_dask.ingest import Changes, DataFiles, HoldOut, compare, ingest, provenance
@@ -281,7 +282,7 @@ def test_an_ingestion_that_was_begun(folder: Path, monkeypatch: pytest.MonkeyPat
     assert len(found.new) == 5
     saved(folder / "y1.npy", np.zeros(11, int))
     assert not seen(folder).goes_on
-    with pytest.raises(ConflictError, match=r"files that have changed since: .*y1\.npy"):
+    with pytest.raises(ConflictError, match="files that have changed since"):
         ingest(all_of(folder), folder / "s", mode="append")
 
 
@@ -322,9 +323,11 @@ def test_rows_of_many_files_are_estimated(folder: Path, monkeypatch: pytest.Monk
 
 def test_zarr_folders_are_known_by_their_metadata(tmp_path: Path) -> None:
     rows = np.ones((6, 2), np.float32)
-    FeatureStore.create(tmp_path / "source", rows, np.zeros(6, int), chunk_rows=4)
+    group = zarr.create_group(tmp_path / "source")
+    group.create_array("features", data=rows, chunks=(4, 2))
+    group.create_array("labels", data=np.zeros(6, int))
     files = DataFiles(tmp_path / "source", features_variable="features")
     ingest(files, tmp_path / "s")
     assert compare(files, tmp_path / "s").nothing_to_do
-    FeatureStore.open(tmp_path / "source").append(rows, np.zeros(6, int))
+    group.create_array("features", data=np.ones((12, 2), np.float32), overwrite=True)
     assert names(compare(files, tmp_path / "s").changed) == ["source"]

@@ -35,7 +35,8 @@ def test_a_feature_store_of_classes(tmp_path: Path) -> None:
     )
     found = described(tmp_path / "s")
     assert found.complete
-    assert (found.n_rows, found.chunk_rows, found.n_blocks, found.n_blocks_written) == (10, 4, 3, 3)
+    assert (found.n_rows, found.chunk_rows, found.generation, found.kept) == (10, 4, 1, ())
+    assert [(n_rows, deleted) for n_rows, deleted, _ in found.segments] == [(10, 0)]
     assert [(a.name, a.shape, a.dtype) for a in found.arrays] == [
         ("features", (10, 2), "float32"),
         ("labels", (10,), "int64"),
@@ -84,12 +85,12 @@ def test_label_groups_of_many_labels_are_counted_over_chunks(
     assert few.class_counts == found.class_counts
 
 
-def test_an_unfinished_store_says_how_far_it_is(tmp_path: Path) -> None:
-    with FeatureStore.allocate(tmp_path / "s", 10, 2, chunk_rows=4) as writer:
-        writer.write(4, np.ones((4, 2), np.float32), np.zeros(4, np.int64))
+def test_an_unfinished_store_says_who_writes_it(tmp_path: Path) -> None:
+    writer = FeatureStore.allocate(tmp_path / "s", 10, 2, chunk_rows=4)
+    writer.write(4, np.ones((4, 2), np.float32), np.zeros(4, np.int64))
     found = described(tmp_path / "s")
     assert not found.complete
-    assert (found.n_blocks_written, found.n_blocks, found.n_rows) == (1, 3, 10)
+    assert (found.n_rows, len(found.unfinished)) == (0, 1)
     assert found.labels is None
 
 
@@ -110,8 +111,9 @@ def test_codes_and_models(tmp_path: Path) -> None:
 
 
 def test_damage_is_an_error_and_not_a_description(tmp_path: Path) -> None:
-    FeatureStore.create(tmp_path / "s", np.ones((9, 2), np.float32), np.arange(9), chunk_rows=4)
-    chunk = tmp_path / "s" / "labels" / "c.1"
+    rows = np.ones((9, 2), np.float32)
+    store = FeatureStore.create(tmp_path / "s", rows, np.arange(9), chunk_rows=4)
+    chunk = tmp_path / "s" / store.segments[0].path / "labels" / "c.1"
     data = bytearray(chunk.read_bytes())
     data[3] ^= 1
     chunk.write_bytes(data)
