@@ -70,7 +70,7 @@ def report(store: FeatureStore, rounds: int) -> None:
     )
     size = store.n_rows * store.n_features * 4 / 2**30
     print(
-        f"\n{store.n_rows} x {store.n_features} float32, {size:.2f} GiB, {store.n_chunks} chunks; "
+        f"\n{store.n_rows} x {store.n_features} float32, {size:.2f} GiB, {len(store.chunks)} chunks; "
         f"blocks of {BLOCK_ROWS} rows, {THREADS} threads, medians of {rounds} rounds in turns"
     )
     print(f"{'':22}{'wall':>10}{'GiB/s':>8}{'x floor':>9}{'processor':>12}{'x floor':>9}")
@@ -105,7 +105,7 @@ def measure(ways: dict[str, Callable[[], object]], rounds: int) -> Times:
 
 def chunk_files(store: FeatureStore) -> list[Path]:
     """The files of the features, in order."""
-    return [Path(store.url, f"features/c.{chunk}.0") for chunk in range(store.n_chunks)]
+    return [Path(store.url, f"features/c.{chunk}.0") for chunk in range(len(store.chunks))]
 
 
 def raw(store: FeatureStore) -> None:

@@ -40,7 +40,7 @@ def main() -> None:
         best = measure(ways, arguments.rounds)
     size = store.n_rows * store.n_features * 4 / 2**30
     floor = next(iter(best.values()))
-    print(f"{size:.2f} GiB, {store.n_chunks} chunks of {store.chunk_rows} x {store.n_features}")
+    print(f"{size:.2f} GiB, {len(store.chunks)} chunks of {store.chunk_rows} x {store.n_features}")
     for name, (wall, cpu) in best.items():
         ratios = f"{wall / floor[0]:5.2f} x raw, {cpu / floor[1]:5.2f} x in processor seconds"
         print(f"{name:26} {wall:7.3f} s {size / wall:6.2f} GiB/s {ratios}")
@@ -75,7 +75,7 @@ def raw(store: FeatureStore) -> None:
     """Read the files and look at nothing."""
     # NumPy's buffers lie on huge pages and a bytearray does not: the floor deserves the same.
     buffer = np.empty(store.chunk_rows * store.n_features * 4 + 4, np.uint8)
-    for chunk in range(store.n_chunks):
+    for chunk in range(len(store.chunks)):
         with Path(store.url, f"features/c.{chunk}.0").open("rb", buffering=0) as file:
             file.readinto(buffer.data)
 

@@ -140,9 +140,9 @@ def of_objects() -> dict[str, float]:
             compression="none",
             storage_options=options,
         )
-        small = _process_seconds(lambda: store.read("labels")) / store.n_chunks
+        small = _process_seconds(lambda: store.read("labels")) / len(store.chunks)
         large = _process_seconds(lambda: store.read("features"))
-    return {"object": small, "byte": max(0.0, large - store.n_chunks * small) / X.nbytes}
+    return {"object": small, "byte": max(0.0, large - len(store.chunks) * small) / X.nbytes}
 
 
 def _process_seconds(step: Callable[[], object], repeats: int = 3) -> float:

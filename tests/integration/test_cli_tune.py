@@ -27,7 +27,7 @@ def test_a_table_a_model_and_files(tmp_path: Path, here: Here, store: FeatureSto
     words = (*SEARCH, "--folds", 3, "--queries", 50, *QUICK, "--seed", 4, "-o", folder)
     with counted_reads() as counts:
         out, err = here("tune", store.url, model, *words)
-    assert of_features(counts) == dict.fromkeys(range(store.n_chunks), 1)
+    assert of_features(counts) == dict.fromkeys(range(len(store.chunks)), 1)
     assert "4 bits" in out
     assert "8 bits" in out
     assert "alpha 5" in out

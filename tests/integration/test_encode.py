@@ -54,7 +54,7 @@ def test_codes_of_a_store(
         hashed = model.encode(store, tmp_path / "h", progress=lambda *step: seen.append(step))
     assert seen == [(k, 10) for k in range(1, 11)]
     if chunk_rows == 512:
-        times = [counts["features", chunk] for chunk in range(store.n_chunks)]
+        times = [counts["features", chunk] for chunk in range(len(store.chunks))]
         assert set(times[:-1]) == {1}  # the last one is short, and read for a fingerprint too
     np.testing.assert_array_equal(hashed.read("codes"), model.transform(X))
     np.testing.assert_array_equal(hashed.read("ids"), ids)

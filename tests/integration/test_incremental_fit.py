@@ -68,7 +68,7 @@ def test_only_new_rows_are_read(tmp_path: Path, dtype: str, old: int, multi_labe
     with counted_reads() as counts:
         loaded.fit(FeatureStore.open(store.url))
     times = of_features(counts)
-    assert set(times) == set(range(old // CHUNK, store.n_chunks))
+    assert set(times) == set(range(old // CHUNK, len(store.chunks)))
     # Chunks on the border of two tasks are read by both, and the chunks in which the old and the
     # new rows end are looked at for their fingerprint.
     tasks = -(-(6000 - old) // FAST["block_rows"])
@@ -102,7 +102,7 @@ def test_many_appends_and_no_news(tmp_path: Path) -> None:
     same_codes(found, model().fit(X, y), X)
     with counted_reads() as counts:
         found.fit(store)
-    assert set(of_features(counts)) <= {store.n_chunks - 1}  # its print: the last chunk is short
+    assert set(of_features(counts)) <= {len(store.chunks) - 1}  # its print: the last chunk is short
 
 
 def test_a_class_that_comes_with_new_rows(tmp_path: Path) -> None:
@@ -196,5 +196,5 @@ def test_a_store_that_was_changed_is_read_anew(tmp_path: Path, what: str) -> Non
     changed = FeatureStore.create(tmp_path / "s", X, y, chunk_rows=CHUNK, overwrite=True)
     with counted_reads() as counts:
         found.fit(changed)
-    assert set(of_features(counts)) == set(range(changed.n_chunks))
+    assert set(of_features(counts)) == set(range(len(changed.chunks)))
     assert found.fingerprint_ == model().fit(X, y).fingerprint_

@@ -36,7 +36,7 @@ def test_every_chunk_is_read_once(
     found = store(tmp_path, chunk_rows)
     with counted_reads() as counts:
         SADIH(**{**FAST, "anchors": None, **parameters}).fit(found)
-    assert of_features(counts) == dict.fromkeys(range(found.n_chunks), 1)
+    assert of_features(counts) == dict.fromkeys(range(len(found.chunks)), 1)
 
 
 @pytest.mark.parametrize("chunk_rows", [100, 977, 511, 1024, 4096, 6144])
@@ -47,11 +47,11 @@ def test_only_a_chunk_on_the_border_of_two_tasks_is_read_twice(
     with counted_reads() as counts:
         SADIH(**FAST, anchors=None).fit(found)
     times = of_features(counts)
-    assert list(times) == list(range(found.n_chunks))
+    assert list(times) == list(range(len(found.chunks)))
     tasks = 12 if chunk_rows <= 512 else 2  # of a block each, or of a node of eight
     assert max(list(times.values())[:-1], default=1) <= 2
     # One more for the fingerprint of a store whose last chunk is short.
-    assert sum(times.values()) <= found.n_chunks + tasks
+    assert sum(times.values()) <= len(found.chunks) + tasks
 
 
 def test_chunks_much_longer_than_blocks(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_small_read_for_the_anchors(tmp_path: Path, monkeypatch: pytest.Monkey
     found = store(tmp_path, 128)
     with counted_reads() as counts:
         SADIH(**FAST, anchors=50).fit(found)
-    extra = sum(of_features(counts).values()) - found.n_chunks
+    extra = sum(of_features(counts).values()) - len(found.chunks)
     assert 4 <= extra <= 4 * FAST["block_rows"] // 128  # of four blocks
 
 

@@ -226,7 +226,7 @@ def test_features_are_read_once(tmp_path: Path) -> None:
     store = FeatureStore.create(tmp_path / "s", *rows(6144, 3), chunk_rows=256)
     with counted_reads() as counts:
         scanned(StoreRows.of(store))
-    assert of_features(counts) == dict.fromkeys(range(store.n_chunks), 1)
+    assert of_features(counts) == dict.fromkeys(range(len(store.chunks)), 1)
 
 
 # --- a pass that goes on -----------------------------------------------------------------------
@@ -246,7 +246,7 @@ def test_a_resumed_pass_has_the_same_bits(tmp_path: Path, multi_label: bool) -> 
     with counted_reads() as counts:
         same(scan(StoreRows.of(store), wanted, checkpoint=checkpoint), expected)
     assert 0 < checkpoint.n_rows_loaded < len(X)
-    assert sum(of_features(counts).values()) < store.n_chunks
+    assert sum(of_features(counts).values()) < len(store.chunks)
     others = reduction(len(X), n_folds=3, block_rows=100)
     scan(StoreRows.of(store), others, checkpoint=checkpoint)
     assert checkpoint.n_rows_loaded == 0

@@ -225,7 +225,7 @@ def test_rows_of_bytes_that_were_put_back_are_not_gone_on_with(
     """The blocks that are there may be of what the file held in between."""
     interrupt(monkeypatch, DataFiles(x, y), at(tmp_path), after=4)
     x.write_bytes(x.read_bytes())
-    with pytest.raises(ConflictError, match="changed since.*mode='overwrite'"):
+    with pytest.raises(ConflictError, match=r"changed since.*mode='overwrite'"):
         ingest(DataFiles(x, y), at(tmp_path), chunk_rows=10)
     done = ingest(DataFiles(x, y), at(tmp_path), chunk_rows=10, mode="overwrite")
     np.testing.assert_array_equal(done.store.read("features"), np.load(x))

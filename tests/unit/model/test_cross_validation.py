@@ -119,7 +119,7 @@ def test_a_store_is_read_once_for_everything(tmp_path: Path) -> None:
     store = FeatureStore.create(tmp_path / "s", X, y, chunk_rows=64)
     with counted_reads() as counts:
         found = search(n_bits=(4, 8, 12)).fit(store)
-    assert of_features(counts) == dict.fromkeys(range(store.n_chunks), 1)
+    assert of_features(counts) == dict.fromkeys(range(len(store.chunks)), 1)
     expected = model(**found.best_params_).fit(store)
     same_bits(found.best_estimator_, expected, tmp_path)
     assert found.best_estimator_.coverage_.n_rows == 1280
