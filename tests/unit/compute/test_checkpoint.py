@@ -140,7 +140,7 @@ def test_a_finished_pass_reads_no_features(store: FeatureStore, place: Checkpoin
         again = SADIH(**FEW).fit(
             store, checkpoint=place.url, progress=lambda *step: steps.append(step)
         )
-    assert of_features(counts).keys() == {len(store.chunks) - 1}  # short: read for the fingerprint
+    assert not of_features(counts)
     assert again.fingerprint_ == model.fingerprint_
     assert steps[-1] == (1, 1)
 
