@@ -7,7 +7,9 @@ thread per task: tasks are the parallelism, and a product then has the same bits
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -26,6 +28,22 @@ from sadih_dask.types import Array
 Graph: TypeAlias = Mapping[Any, Any]
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of finished and of all tasks that count as progress."""
+_listener: ContextVar[Progress | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def reporting(progress: Progress | None) -> Iterator[None]:
+    """Let somebody hear of the long work of a block; None leaves it to who hears already."""
+    token = _listener.set(progress if progress is not None else _listener.get())
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def listener() -> Progress | None:
+    """Who hears of long work now, if anybody does."""
+    return _listener.get()
 
 
 def unique_name(purpose: str) -> str:

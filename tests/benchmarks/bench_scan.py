@@ -70,7 +70,8 @@ def report(store: FeatureStore, rounds: int) -> None:
     )
     size = store.n_rows * store.n_features * 4 / 2**30
     print(
-        f"\n{store.n_rows} x {store.n_features} float32, {size:.2f} GiB, {len(store.chunks)} chunks; "
+        f"\n{store.n_rows} x {store.n_features} float32, {size:.2f} GiB, "
+        f"{len(store.chunks)} chunks; "
         f"blocks of {BLOCK_ROWS} rows, {THREADS} threads, medians of {rounds} rounds in turns"
     )
     print(f"{'':22}{'wall':>10}{'GiB/s':>8}{'x floor':>9}{'processor':>12}{'x floor':>9}")
