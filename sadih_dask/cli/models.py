@@ -15,7 +15,7 @@ from sadih_dask.cli.progress import Bar
 from sadih_dask.model.parameters import PAPER_GRID, PARAMETERS, Parameter
 
 if TYPE_CHECKING:
-    from sadih_dask.report.retrieval import Length
+    from sadih_dask.report.page import Length
 
 
 class _Or(click.ParamType[Any]):
