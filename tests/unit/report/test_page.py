@@ -10,7 +10,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sadih_dask.errors import FormatError
 from sadih_dask.report import figures
 from sadih_dask.report import html as palette
 from sadih_dask.report.html import duration, inline_svg, score, size, value
@@ -189,11 +188,6 @@ def test_inline_figures_follow_the_colours_of_the_page_and_leak_nothing() -> Non
     }
     assert not re.findall(r'href="#(?!p-)', text)
     assert not re.findall(r"url\(#(?!p-)", text)
-
-
-def test_only_drawings_go_into_a_page() -> None:
-    with pytest.raises(FormatError, match="SVG document with a viewBox"):
-        inline_svg("<html/>", "p-", "")
 
 
 # -- colours ----------------------------------------------------------------------------------
