@@ -142,19 +142,17 @@ def update(files: Files, schema: Schema, kind: str, change: Callable[[Root], Roo
 
 def existing(files: Files, kind: str, schema: Schema) -> Root | None:
     """Return what stands at the place of a new store; ConflictError if that is not ours."""
+    # A writer may have been killed at its very first file
+    ours = (TEMPORARY_SUFFIX, conditional.SWAP)
+    found = [name for name in files.names("") if not name.endswith(ours)]
+    if not found:
+        return None
     try:
         return read_root(files, kind, schema)[0]
     except FormatError as error:
-        # A writer may have been killed at its very first file
-        ours = (TEMPORARY_SUFFIX, conditional.SWAP)
-        strangers = [name for name in files.names("") if not name.endswith(ours)]
-        if not strangers:
-            return None
-        if ROOT in strangers:  # damaged, unless somebody has just created it
-            return read_root(files, kind, schema)[0]
         raise ConflictError(
-            f"{files.url} holds something that is not a store of this kind ({strangers[0]!r} among "
-            f"other names) and is left alone; choose another path ({error})"
+            f"{files.url} holds something that is not a store of this kind ({found[0]!r} among other "
+            f"names) and is left alone; choose another path ({error})"
         ) from error
 
 
