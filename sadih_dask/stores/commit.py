@@ -151,8 +151,8 @@ def existing(files: Files, kind: str, schema: Schema) -> Root | None:
         return read_root(files, kind, schema)[0]
     except FormatError as error:
         raise ConflictError(
-            f"{files.url} holds something that is not a store of this kind ({found[0]!r} among other "
-            f"names) and is left alone; choose another path ({error})"
+            f"{files.url} holds something that is not a store of this kind ({found[0]!r} among "
+            f"other names) and is left alone; choose another path ({error})"
         ) from error
 
 
