@@ -29,6 +29,7 @@ zeros.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,6 +81,8 @@ if TYPE_CHECKING:
     import zarr
 
 Url = str | os.PathLike[str]
+_KEY = re.compile(r"[\w-]{1,100}")
+"""What names a call in the root as it is; anything else is hashed."""
 Columns = dict[str, tuple[str, tuple[int, ...]]]
 RowsBetween = Callable[[Root, int, int], Rows]
 """Rows from one number to another, as they are stored in a state with such arrays."""
@@ -148,7 +151,9 @@ class StoreWriter:
     ) -> Self:
         if not 0 <= n_new <= MAX_ROWS:
             raise InputError(f"a store cannot have {n_new} rows")
-        key = new_id() if key is None else short_hash(key)
+        key = new_id() if key is None else key
+        if _KEY.fullmatch(key) is None:
+            key = short_hash(key)
         Plan(mode, root, "", key, n_new).writer(files).check()
         found = commits.begin(files, cls.schema, root, n_new, mode, key, absorb=absorb)
         writer = cls(files, found, amend)
