@@ -36,9 +36,9 @@ from sadih_dask.files.filesystem import (
     status,
 )
 from sadih_dask.ingest.inputs import BESIDE, DataFiles, Inputs
+from sadih_dask.sources.chunked import MARKERS
 from sadih_dask.sources.contract import reading
 from sadih_dask.sources.features import expand
-from sadih_dask.sources.zarr_arrays import MARKERS
 from sadih_dask.stores.features import FeatureStore
 from sadih_dask.stores.root import load_json
 

@@ -13,9 +13,9 @@ from typing import Literal
 
 from sadih_dask.errors import Argument, FormatError, InputError, Remedy
 from sadih_dask.files.filesystem import head, local_path
-from sadih_dask.sources import arrow, hdf5, matlab, numpy_files, text, zarr_arrays
+from sadih_dask.sources import arrow, chunked, matlab, numpy_files, text
 from sadih_dask.sources.arrays import GZIP_MAGIC, open_gzip
-from sadih_dask.sources.contract import OpenOptions, RaggedSource, RowSource, Variable, reading
+from sadih_dask.sources.contract import OpenOptions, RowSource, Variable, reading
 
 Purpose = Literal["features", "labels", "ids", "thumbnails"]
 _KNOWN = ".npy, .npz, .mat, HDF5, IDX, Parquet, Arrow/Feather, CSV/TSV/TXT, a Zarr directory"
@@ -28,22 +28,22 @@ class Format:
 
     name: str
     list_variables: Callable[[str, OpenOptions], tuple[Variable, ...]]
-    open_variable: Callable[[str, Variable, OpenOptions], RowSource | RaggedSource]
+    open_variable: Callable[[str, Variable, OpenOptions], RowSource]
 
 
 NPY = Format("NumPy array", numpy_files.list_npy, numpy_files.open_npy)
 NPZ = Format("NumPy archive", numpy_files.list_npz, numpy_files.open_npz)
 MATLAB = Format("MATLAB v5", matlab.list_variables, matlab.open_variable)
-HDF5 = Format("HDF5", hdf5.list_variables, hdf5.open_variable)
+HDF5 = Format("HDF5", chunked.list_hdf5, chunked.open_hdf5)
 IDX = Format("IDX", numpy_files.list_idx, numpy_files.open_idx)
 COLUMNS = Format("Parquet or Arrow", arrow.list_variables, arrow.open_variable)
 TEXT = Format("text", text.list_variables, text.open_variable)
-ZARR = Format("Zarr", zarr_arrays.list_variables, zarr_arrays.open_variable)
+ZARR = Format("Zarr", chunked.list_zarr, chunked.open_zarr)
 
 
 def detect(path: str) -> Format:
     """Recognise the format of a file, a Zarr directory or a URL."""
-    if zarr_arrays.is_zarr(path):
+    if chunked.is_zarr(path):
         return ZARR
     if Path(path).is_dir():
         raise InputError(
@@ -84,9 +84,7 @@ def find(
     return found, choose(path, variables, wanted, purpose)
 
 
-def open_file(
-    path: str, variable: str | None, purpose: Purpose, options: OpenOptions
-) -> RowSource | RaggedSource:
+def open_file(path: str, variable: str | None, purpose: Purpose, options: OpenOptions) -> RowSource:
     """Open the variable of a file that serves a purpose."""
     found, chosen = find(path, variable, purpose, options)
     return found.open_variable(path, chosen, options)

@@ -24,10 +24,9 @@ from sadih_dask.sources.arrays import (
     Layout,
     array_source,
     compressed_rows,
+    file_source,
     loaded_sparse,
     open_bytes,
-    plain_source,
-    streamed_source,
 )
 from sadih_dask.sources.contract import (
     MAX_DEFLATE_RATIO,
@@ -95,7 +94,7 @@ def open_npy(path: str, variable: Variable, options: OpenOptions) -> RowSource: 
     """Open the array of the file."""
     with reading(path), open_bytes(path) as stream:
         header = read_header(stream)
-    return array_source(path, header.layout(options), header.dtype, header.offset, options)
+    return file_source(path, header.layout(options), header.dtype, header.offset, options)
 
 
 _SUFFIX = ".npy"
@@ -131,9 +130,10 @@ def _open_member(path: str, name: str, options: OpenOptions) -> RowSource:
     if info.compress_type == zipfile.ZIP_STORED:
         with reading(path):
             offset = _data_offset(path, info) + header.offset
-        return plain_source(origin, layout, header.dtype, offset)
+        return array_source(origin, layout, header.dtype, offset, options.memory_limit)
     opener = partial(_open_stream, path, info.filename)
-    return streamed_source(origin, layout, header.dtype, header.offset, opener, options)
+    where = (header.offset, options.memory_limit)
+    return array_source(origin, layout, header.dtype, *where, opener)
 
 
 def _check_member(origin: Origin, info: zipfile.ZipInfo, header: NpyHeader) -> None:
@@ -245,7 +245,7 @@ def open_idx(path: str, variable: Variable, options: OpenOptions) -> RowSource: 
     """Open the array of the file."""
     shape, dtype, offset = _header(path)
     layout = Layout(shape, rows_last=options.rows_last)
-    return array_source(path, layout, dtype, offset, options)
+    return file_source(path, layout, dtype, offset, options)
 
 
 def _header(path: str) -> tuple[tuple[int, ...], np.dtype[Any], int]:
