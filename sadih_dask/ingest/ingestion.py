@@ -27,7 +27,6 @@ from sadih_dask.ingest.inputs import BESIDE, DataFiles, Inputs, open_inputs, par
 from sadih_dask.ingest.provenance import (
     NOTHING,
     Provenance,
-    Sighting,
     in_words,
     look,
     provenance_of,
@@ -139,18 +138,18 @@ def ingest(
     form = {"dtype": dtype, "chunk_rows": chunk_rows, "compression": compression}
     if store is not None and mode == "append":
         _check_fixed(store, form)
-        _check_unchanged(store, known, seen, files)
-        new = [not known.has(mark) for mark in seen.features]
+        _check_unchanged(store, known, seen)
+        new = [not known.has(mark) for mark in seen.marks]
         if not any(new):
             return Ingested(store, 0, store.n_rows, 0, len(new), len(new))
         work = _of_new_files(store, files, new)
-        added = Provenance.of(seen, work.inputs, work.dtype, files)
+        added = seen.read_as(work.inputs, work.dtype)
         added = replace(added, marks=tuple(compress(added.marks, new)))
         check_space(place, work.selection.n_rows * store.row_bytes, store.compression)
         writer = _extending(store, work, added, seen)
     else:
         work = _of_all_files(files, dtype)
-        record = Provenance.of(seen, work.inputs, work.dtype, files)
+        record = seen.read_as(work.inputs, work.dtype)
         if store is not None and mode == "create":
             return _found(store, known, record, work)
         goes_on = root is not None and any(p.key.startswith(seen.key) for p in root.pending)
@@ -208,7 +207,7 @@ def _allocated(
     work: _Work,
     form: Mapping[str, Any],
     record: Provenance,
-    seen: Sighting,
+    seen: Provenance,
     mode: Mode,
     storage_options: Mapping[str, Any] | None,
 ) -> FeatureWriter:
@@ -243,7 +242,7 @@ def _allocated(
 
 
 def _extending(
-    store: FeatureStore, work: _Work, added: Provenance, seen: Sighting
+    store: FeatureStore, work: _Work, added: Provenance, seen: Provenance
 ) -> FeatureWriter:
     """Begin to add to a store, or go on with the same addition."""
 
@@ -367,28 +366,25 @@ def _known_classes(store: FeatureStore, files: DataFiles) -> Sequence[str] | Non
     return own if len(own) > len(other) else other
 
 
-def _check_unchanged(
-    store: FeatureStore, known: Provenance, seen: Sighting, files: DataFiles
-) -> None:
+def _check_unchanged(store: FeatureStore, known: Provenance, seen: Provenance) -> None:
     """Refuse files that the store was made of and that are no longer the same."""
     anew = "or ingest all files anew with {}"
-    if changed := [mark.place for mark in seen.features if known.has_changed(mark)]:
+    if changed := [mark.place for mark in seen.marks if known.has_changed(mark)]:
         raise ConflictError(
             f"{in_words(changed)} was ingested before and has changed since",
             remedy=Remedy(f"If it holds new rows only, give it another name, {anew}", ANEW),
         )
-    covers_rows_of_the_store = any(map(known.has, seen.features))
+    covers_rows_of_the_store = any(map(known.has, seen.marks))
     if covers_rows_of_the_store and (beside := known.changed_beside(seen.beside)):
         raise ConflictError(
-            f"{in_words([mark.place for mark in beside])}: was ingested before and has changed "
+            f"{in_words(beside)}: was ingested before and has changed "
             "since, also for rows that are in the store",
             remedy=Remedy(f"Give labels or ids of new rows in files of their own, {anew}", ANEW),
         )
-    part = "" if files.hold_out is None else files.hold_out.note()
-    if known is not NOTHING and known.hold_out != part:
+    if known is not NOTHING and known.hold_out != seen.hold_out:
         raise ConflictError(
             f"{store.url} has {known.hold_out or 'all rows of its files'!r}, and rows of "
-            f"{part or 'all'!r} cannot be added to it: rows would be in both parts, or in none",
+            f"{seen.hold_out or 'all'!r} cannot be added to it: rows would be in both parts, or in none",
             remedy=Remedy(f"Repeat the fraction, seed and part, {anew}", ANEW),
         )
 

@@ -164,16 +164,6 @@ class Feed:
         blocks = [self._piece(name, *where) for where in taken] or [self._sources[name].read(0, 0)]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
-    def arrays(self) -> dict[str, LazyRows]:
-        """Return everything as arrays whose slices are read when they are asked for."""
-        return {name: LazyRows(self, name) for name in self._sources}
-
-    def shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Return shape and type of an array as it is read."""
-        source = self._sources[name]
-        dtype = self._dtype if name == "features" else source.dtype
-        return (self.n_rows, *source.row_shape), dtype
-
     def _piece(self, name: str, segment: int, first: int, last: int) -> Block:
         source, (start, _) = self._sources[name], self._selection.spans[segment]
         if not self._selection.sparse:
@@ -237,16 +227,3 @@ def convert(block: Block, dtype: np.dtype[Any], source: RowSource, first_row: in
             f"as {dtype}. Choose dtype={wider!r}, or scale the features"
         )
     return converted
-
-
-class LazyRows:
-    """One array of a feed, with the shape, type and slices that a store's `append` needs."""
-
-    def __init__(self, feed: Feed, name: str) -> None:
-        self._feed = feed
-        self._name = name
-        self.shape, self.dtype = feed.shape_and_dtype(name)
-
-    def __getitem__(self, rows: slice) -> Block:
-        first, last, _ = rows.indices(self.shape[0])
-        return self._feed.read(self._name, first, last)

@@ -106,7 +106,7 @@ def is_zarr(path: str) -> bool:
 def list_zarr(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # noqa: ARG001
     """List the arrays: the one that the path names, or those of the group."""
     with reading(path):
-        opened = zarr.open(path, mode="r")
+        opened = _zarr_array(path, "")
         alone = isinstance(opened, zarr.Array)
         members = (("", opened),) if alone else opened.members(max_depth=None)
         return tuple(
