@@ -168,8 +168,8 @@ class Provenance:
     def gone(self, marks: Sequence[FileMark]) -> tuple[str, ...]:
         """Return the files of the store that are not among these, by contents or by path."""
         contents, paths = {mark.content for mark in marks}, {mark.path for mark in marks}
-        kept = (mark.content in contents or mark.path in paths for mark in self.marks)
-        return tuple(mark.place for mark, is_kept in zip(self.marks, kept) if not is_kept)
+        missing = (m for m in self.marks if m.content not in contents and m.path not in paths)
+        return tuple(mark.place for mark in missing)
 
     @property
     def contents(self) -> dict[tuple[str, str], str]:

@@ -24,11 +24,14 @@ from sadih_dask.ingest.inputs import HoldOut, Inputs, Unlabelled, parts_of
 from sadih_dask.learning.randomness import splitmix64
 from sadih_dask.sources import RowSource
 from sadih_dask.sources.contract import Block, pieces
+from sadih_dask.stores.columns import fitting
 
 _SEGMENT_ROWS = 65_536
 _SEGMENT_CELLS = 2**24
 _SEGMENT_BYTES = 2**24
 _EXACT_IN_FLOAT32 = 2**24
+_ID_STEP = 8
+LABEL_DTYPE = "int32"
 
 
 class Chooser:
@@ -144,15 +147,36 @@ class Feed:
     """Reads taken rows of any array, in the type that the store keeps; forwards is cheapest."""
 
     def __init__(self, inputs: Inputs, selection: Selection, dtype: str) -> None:
+        self.inputs = inputs
+        self.selection = selection
+        self.dtype = dtype
         self._sources = inputs.sources
-        self._selection = selection
-        self._dtype = np.dtype(dtype)
         self._segment: tuple[int, npt.NDArray[np.int64], Block | None] | None = None
 
     @property
     def n_rows(self) -> int:
         """Return how many rows are taken."""
-        return self._selection.n_rows
+        return self.selection.n_rows
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the bytes of the rows in a new store, but for their ids."""
+        row = {name: source.width for name, source in self._sources.items()}
+        size = row["features"] * np.dtype(self.dtype).itemsize + row.get("thumbnails", 0)
+        if (labels := self.inputs.labels) is not None:
+            size += row["labels"] if labels.multi_label else np.dtype(LABEL_DTYPE).itemsize
+        return size * self.n_rows
+
+    def id_dtype(self) -> str | None:
+        """Return the type of the ids; text of the longest in bytes, rounded up for rows to come."""
+        ids = self.inputs.ids
+        if ids is None or not ids.holds_text:
+            return None if ids is None else "int64"
+        longest = 1
+        for start in range(0, ids.n_rows, _SEGMENT_ROWS):
+            block = ids.read(start, min(start + _SEGMENT_ROWS, ids.n_rows))
+            longest = max(longest, int(fitting(block)[1:]))
+        return f"U{-(-longest // _ID_STEP) * _ID_STEP}"
 
     def rows(self, first: int, last: int) -> dict[str, Block]:
         """Return rows of every array."""
@@ -160,13 +184,13 @@ class Feed:
 
     def read(self, name: str, first: int, last: int) -> Block:
         """Return rows `first` to `last` of those that are taken."""
-        taken = pieces(self._selection.kept, first, last)
+        taken = pieces(self.selection.kept, first, last)
         blocks = [self._piece(name, *where) for where in taken] or [self._sources[name].read(0, 0)]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _piece(self, name: str, segment: int, first: int, last: int) -> Block:
-        source, (start, _) = self._sources[name], self._selection.spans[segment]
-        if not self._selection.sparse:
+        source, (start, _) = self._sources[name], self.selection.spans[segment]
+        if not self.selection.sparse:
             begin, end = start + first, start + last
             return self._typed(name, source.read(begin, end), begin)
         rows, labels = self._taken(segment)
@@ -184,9 +208,9 @@ class Feed:
         read backwards.
         """
         if self._segment is None or self._segment[0] != segment:
-            start, stop = self._selection.spans[segment]
-            taken, labels = _chosen(self._selection.chooser, start, stop), None
-            if self._selection.labelled:
+            start, stop = self.selection.spans[segment]
+            taken, labels = _chosen(self.selection.chooser, start, stop), None
+            if self.selection.labelled:
                 labels = self._sources["labels"].read(start, stop)
                 taken &= labels.any(axis=1)
                 labels = labels[taken]
@@ -196,7 +220,7 @@ class Feed:
     def _typed(self, name: str, block: Block, first_row: int) -> Block:
         if name != "features":
             return block
-        return convert(block, self._dtype, self._sources[name], first_row)
+        return convert(block, np.dtype(self.dtype), self._sources[name], first_row)
 
 
 def stored_dtype(source: RowSource, dtype: str | None) -> str:
