@@ -30,7 +30,7 @@ from sadih_dask.ingest.provenance import (
     look,
     provenance_of,
 )
-from sadih_dask.ingest.selection import LABEL_DTYPE, Feed, select, stored_dtype
+from sadih_dask.ingest.selection import LABEL_DTYPE, Feed, stored_dtype
 from sadih_dask.stores.features import FeatureStore, FeatureWriter
 from sadih_dask.stores.root import short_hash
 
@@ -97,7 +97,10 @@ def ingest(
         new = [not known.has(mark) for mark in seen.marks]
         if not any(new):
             return Ingested(store, 0, store.n_rows, 0, len(new), len(new))
-        feed = _of_new_files(store, files, new)
+        inputs, ranges = _open_new(store, files, new)
+        _check_form(store, inputs)
+        own = store.dtype("features").name
+        feed = Feed(inputs, own, files.unlabelled, ranges, files.hold_out)
         added = seen.read_as(feed.inputs, feed.dtype)
         added = replace(added, marks=tuple(compress(added.marks, new)))
         check_space(place, feed.n_rows * store.row_bytes, store.compression)
@@ -116,7 +119,7 @@ def ingest(
                         ANEW,
                     ),
                 )
-            return Ingested(store, 0, store.n_rows, feed.selection.n_dropped, len(new))
+            return Ingested(store, 0, store.n_rows, feed.n_dropped, len(new))
         goes_on = root is not None and any(p.key.startswith(seen.key) for p in root.pending)
         if not goes_on:
             check_space(place, feed.n_bytes, compression)
@@ -130,27 +133,21 @@ def ingest(
         )
     after = writer.finalise()
     n_new = writer.n_rows - n_resumed
-    counts = (n_new, after.n_rows - n_new, feed.selection.n_dropped)
+    counts = (n_new, after.n_rows - n_new, feed.n_dropped)
     return Ingested(after, *counts, len(new), new.count(False), n_resumed)
 
 
 def _of_all_files(files: DataFiles, dtype: str | None) -> Feed:
     inputs = open_inputs(files, files.known_classes)
-    selection = select(inputs, files.unlabelled, hold_out=files.hold_out)
-    if not selection.n_rows:
+    dtype = stored_dtype(inputs.features, dtype)
+    feed = Feed(inputs, dtype, files.unlabelled, hold_out=files.hold_out)
+    if not feed.n_rows:
         raise InputError(
             f"{inputs.features.describe()}: none of its rows falls into the part "
             f"{files.hold_out and files.hold_out.note()!r}. Hold out a larger fraction, or give "
             "more rows"
         )
-    return Feed(inputs, selection, stored_dtype(inputs.features, dtype))
-
-
-def _of_new_files(store: FeatureStore, files: DataFiles, new: Sequence[bool]) -> Feed:
-    inputs, ranges = _open_new(store, files, new)
-    _check_form(store, inputs)
-    selection = select(inputs, files.unlabelled, ranges, files.hold_out)
-    return Feed(inputs, selection, store.dtype("features").name)
+    return feed
 
 
 def _allocated(

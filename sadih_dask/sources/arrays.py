@@ -19,17 +19,14 @@ from numpy import ascontiguousarray, moveaxis
 from scipy import sparse
 
 from sadih_dask.errors import FormatError
-from sadih_dask.files.filesystem import head, is_url, open_binary, status
+from sadih_dask.files.filesystem import head, is_url, open_binary
 from sadih_dask.sources.contract import (
-    MAX_DEFLATE_RATIO,
     Block,
     Lazy,
-    OpenOptions,
     Origin,
     RowSource,
     check_memory,
     check_rows,
-    check_size,
     native_dtype,
 )
 
@@ -65,11 +62,6 @@ class Layout:
     def rows_first(self) -> tuple[int, ...]:
         """Return the shape as it is read: rows first."""
         return (self.n_rows, *self.row_shape) if self.shape else ()
-
-    @property
-    def width(self) -> int:
-        """Count the numbers in a row."""
-        return math.prod(self.row_shape)
 
     @property
     def contiguous(self) -> bool:
@@ -134,18 +126,6 @@ def array_source(
     remedy = "Save it uncompressed (np.save) or in row order, or raise the memory limit."
     check_memory(origin, nbytes, memory_limit, remedy)
     return LoadedSource(*form, Lazy(partial(source.read, 0, source.n_rows)))
-
-
-def file_source(
-    path: str, layout: Layout, stored: np.dtype[Any], offset: int, options: OpenOptions
-) -> RowSource:
-    """Describe the one array of a file: read in place, or streamed from gzip."""
-    origin = Origin(path)
-    size, needed = status(path).size, math.prod(layout.shape) * stored.itemsize
-    compressed = is_gzip(path)
-    check_size(origin, needed, size * MAX_DEFLATE_RATIO if compressed else size - offset)
-    opener = partial(open_gzip, path) if compressed else None
-    return array_source(origin, layout, stored, offset, options.memory_limit, opener)
 
 
 @dataclass(frozen=True)

@@ -26,19 +26,17 @@ _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 class Format:
     """A file format: how its variables are listed, and how one of them is opened."""
 
-    name: str
     list_variables: Callable[[str, OpenOptions], tuple[Variable, ...]]
     open_variable: Callable[[str, Variable, OpenOptions], RowSource]
 
 
-NPY = Format("NumPy array", numpy_files.list_npy, numpy_files.open_npy)
-NPZ = Format("NumPy archive", numpy_files.list_npz, numpy_files.open_npz)
-MATLAB = Format("MATLAB v5", matlab.list_variables, matlab.open_variable)
-HDF5 = Format("HDF5", chunked.list_hdf5, chunked.open_hdf5)
-IDX = Format("IDX", numpy_files.list_idx, numpy_files.open_idx)
-COLUMNS = Format("Parquet or Arrow", arrow.list_variables, arrow.open_variable)
-TEXT = Format("text", text.list_variables, text.open_variable)
-ZARR = Format("Zarr", chunked.list_zarr, chunked.open_zarr)
+ARRAY = Format(numpy_files.list_array, numpy_files.open_array)
+NPZ = Format(numpy_files.list_npz, numpy_files.open_npz)
+MATLAB = Format(matlab.list_variables, matlab.open_variable)
+HDF5 = Format(chunked.list_hdf5, chunked.open_hdf5)
+COLUMNS = Format(arrow.list_variables, arrow.open_variable)
+TEXT = Format(text.list_variables, text.open_variable)
+ZARR = Format(chunked.list_zarr, chunked.open_zarr)
 
 
 def detect(path: str) -> Format:
@@ -54,7 +52,7 @@ def detect(path: str) -> Format:
         outer = head(path)
         inner = _inner_head(path) if outer.startswith(GZIP_MAGIC) else outer
     found = _by_magic(inner) or _by_suffix(path, inner)
-    if found is None or (found not in (NPY, IDX, TEXT) and inner is not outer):
+    if found is None or (found not in (ARRAY, TEXT) and inner is not outer):
         raise FormatError(
             f"{path}: is not in a format that can be read; it starts with {outer[:8]!r}. "
             f"Expected one of: {_KNOWN}."
@@ -80,7 +78,7 @@ def find(
         )
     variables = found.list_variables(path, options)
     # A file of one array knows no name for it, so any name is right
-    wanted = None if found in (NPY, IDX) else variable
+    wanted = None if found is ARRAY else variable
     return found, choose(path, variables, wanted, purpose)
 
 
@@ -97,7 +95,7 @@ def _inner_head(path: str) -> bytes:
 
 def _by_magic(head: bytes) -> Format | None:
     prefixes = {
-        b"\x93NUMPY": NPY,
+        b"\x93NUMPY": ARRAY,
         b"PK\x03\x04": NPZ,
         b"PK\x05\x06": NPZ,
         b"PAR1": COLUMNS,
@@ -112,7 +110,7 @@ def _by_magic(head: bytes) -> Format | None:
         return HDF5
     if matlab.is_matlab5(head):
         return MATLAB
-    return IDX if numpy_files.is_idx(head) else None
+    return ARRAY if numpy_files.is_idx(head) else None
 
 
 def _by_suffix(path: str, head: bytes) -> Format | None:
