@@ -248,24 +248,17 @@ def compressed_rows(
     return CompressedRows(origin, shape[0], shape[1:], dtype, indptr, indices, data)
 
 
-def loaded_sparse(
-    origin: Origin, rows_last: bool, load: Callable[[str], Any] | None = None
-) -> LoadedSource:
+def loaded_sparse(origin: Origin, rows_last: bool, load: Callable[[], Any]) -> LoadedSource:
     """Describe a sparse matrix that has to be loaded; its size was checked by the caller."""
-    held = Lazy(partial(_load_rows, load or _load_npz, origin, rows_last))
+    held = Lazy(partial(_load_rows, load, rows_last))
     matrix = held.get()
     dtype = native_dtype(origin, matrix.dtype)
     check_rows(origin, matrix.shape, dtype)
     return LoadedSource(origin, matrix.shape[0], (matrix.shape[1],), dtype, held)
 
 
-def _load_npz(path: str) -> Any:
-    with open_binary(path) as stream:
-        return sparse.load_npz(stream)
-
-
-def _load_rows(load: Callable[[str], Any], origin: Origin, rows_last: bool) -> Any:
-    matrix = load(origin.path)
+def _load_rows(load: Callable[[], Any], rows_last: bool) -> Any:
+    matrix = load()
     if hasattr(matrix, "check_format"):
         # A forged index would make SciPy write outside its memory
         matrix.check_format(full_check=True)

@@ -223,7 +223,8 @@ def open_hdf5(path: str, variable: Variable, options: OpenOptions) -> RowSource:
             nbytes = 3 * sum(stored[name].nbytes for name in ("data", "ir", "jc"))
             remedy = "Save it as a SciPy CSR .npz file, which can be streamed."
             check_memory(origin, nbytes, options.memory_limit, remedy)
-            return loaded_sparse(origin, options.rows_last, partial(_load_sparse, variable.name))
+            load = partial(_load_sparse, path, variable.name)
+            return loaded_sparse(origin, options.rows_last, load)
         if stored.external or stored.is_virtual:
             raise FormatError(
                 f"{origin}: its data lie in other files. Open those files themselves, as shards."
@@ -255,7 +256,7 @@ def _hdf5_item(path: str, name: str) -> Any:
     return item
 
 
-def _load_sparse(name: str, path: str) -> Any:
+def _load_sparse(path: str, name: str) -> Any:
     group = _hdf5_item(path, name)
     shape = (int(group.attrs["MATLAB_sparse"]), group["jc"].shape[0] - 1)
     parts = tuple(group[part][()] for part in ("data", "ir", "jc"))

@@ -129,11 +129,9 @@ def open_features(
     return FeatureRows(source.origin, source.n_rows, (source.width,), dtype, source, factors)
 
 
-def open_thumbnails(
-    paths: Paths, variable: str | None = None, *, n_rows: int | None = None
-) -> RowSource:
+def open_thumbnails(paths: Paths, *, n_rows: int | None = None) -> RowSource:
     """Open small pictures: uint8 blocks (rows, height, width) or (rows, height, width, 3)."""
-    source = _open_rows(paths, variable, "thumbnails", OpenOptions())
+    source = _open_rows(paths, None, "thumbnails", OpenOptions())
     grey, colour = len(source.row_shape) == 2, source.row_shape[2:] == (3,)
     if source.dtype != np.uint8 or not (grey or colour):
         raise InputError(

@@ -167,7 +167,6 @@ def open_labels(
     *,
     class_names: Sequence[str] | None = None,
     n_rows: int | None = None,
-    transpose: bool | None = None,
     separator: str | None = None,
     allow_unlabelled: bool = False,
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
@@ -176,13 +175,13 @@ def open_labels(
 
     ``paths`` may be an open feature source: then the labels lie in the same files. With
     ``n_rows`` (that of the features) the count is checked, and a (c x n) matrix is recognised
-    as transposed when only its last axis fits; ``transpose`` overrules. ``class_names`` fixes
-    classes and order; integers are matched by name if any name is a number, else by position.
-    ``separator`` splits text into label lists.
+    as transposed when only its last axis fits. ``class_names`` fixes classes and order; integers
+    are matched by name if any name is a number, else by position. ``separator`` splits text into
+    label lists.
     """
     if isinstance(paths, RowSource):
         n_rows, paths = paths.n_rows if n_rows is None else n_rows, paths.files()
-    source = _open_raw(expand(paths), variable, n_rows, transpose, memory_limit)
+    source = _open_raw(expand(paths), variable, n_rows, memory_limit)
     if n_rows is not None and source.n_rows != n_rows:
         raise LabelError(
             f"{source.describe()}: has labels for {source.n_rows:,} rows, but the features have "
@@ -218,15 +217,13 @@ def _open_raw(
     names: tuple[str, ...],
     variable: str | None,
     n_rows: int | None,
-    transpose: bool | None,
     memory_limit: int,
 ) -> RowSource:
     alone = n_rows if len(names) == 1 else None
     options = OpenOptions(memory_limit=memory_limit, n_rows=alone, as_lists=True)
     found = [find(name, variable, "labels", options) for name in names]
-    if transpose is None:
-        transpose = rows_last([chosen.shape for _, chosen in found], n_rows)
-    options = OpenOptions(transpose, memory_limit, alone, as_lists=True)
+    last = rows_last([chosen.shape for _, chosen in found], n_rows)
+    options = replace(options, rows_last=last)
     opened = zip(names, found, strict=True)
     return join([form.open_variable(name, chosen, options) for name, (form, chosen) in opened])
 

@@ -235,7 +235,7 @@ def _load_numbers(matrix: Matrix, layout: Layout) -> Block:
     return layout.arrange(next(matrix.parts(matrix.load())), layout.n_rows)
 
 
-def _load_sparse(matrix: Matrix, path: str) -> Any:  # noqa: ARG001
+def _load_sparse(matrix: Matrix) -> Any:
     """Read row numbers, column pointers and values; ``loaded_sparse`` checks that they fit."""
     rows, columns, values = list(matrix.parts(matrix.load()))[:3]
     # MATLAB may reserve room for more values than there are

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy_format
+from scipy import sparse
 
 from sadih_dask.errors import FormatError
 from sadih_dask.files.filesystem import is_url, open_binary, status
@@ -234,7 +235,12 @@ def _open_sparse(path: str, variable: Variable, options: OpenOptions) -> RowSour
     for part in parts:
         _open_member(path, part.name, OpenOptions())
     with reading(path):
-        return loaded_sparse(origin, options.rows_last)
+        return loaded_sparse(origin, options.rows_last, partial(_load_npz, path))
+
+
+def _load_npz(path: str) -> Any:
+    with open_binary(path) as stream:
+        return sparse.load_npz(stream)
 
 
 _CSR_MEMBERS = ("indptr", "indices", "data")
