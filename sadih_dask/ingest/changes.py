@@ -20,13 +20,7 @@ from sadih_dask.files.filesystem import (
     status,
 )
 from sadih_dask.ingest.inputs import BESIDE, DataFiles
-from sadih_dask.ingest.provenance import (
-    NOTHING,
-    Provenance,
-    in_words,
-    look,
-    provenance_of,
-)
+from sadih_dask.ingest.provenance import NOTHING, Provenance, in_words, look, provenance_of
 from sadih_dask.sources import open_features
 from sadih_dask.sources.contract import reading
 from sadih_dask.stores import FeatureStore, commit

@@ -23,13 +23,7 @@ from sadih_dask.errors import Argument, ConflictError, InputError, LabelError, R
 from sadih_dask.files.filesystem import Files, LocalFiles, connect
 from sadih_dask.ingest.changes import existing
 from sadih_dask.ingest.inputs import BESIDE, DataFiles, Inputs, open_inputs, parts_of
-from sadih_dask.ingest.provenance import (
-    NOTHING,
-    Provenance,
-    in_words,
-    look,
-    provenance_of,
-)
+from sadih_dask.ingest.provenance import NOTHING, Provenance, in_words, look, provenance_of
 from sadih_dask.ingest.selection import LABEL_DTYPE, Feed, stored_dtype
 from sadih_dask.stores.features import FeatureStore, FeatureWriter
 from sadih_dask.stores.root import short_hash

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -186,7 +186,8 @@ class Provenance:
 
     def to_bytes(self) -> bytes:
         """Return the record as a store keeps it."""
-        data = json.dumps(asdict(self)).encode()
+        record = {field.name: getattr(self, field.name) for field in fields(self)}
+        data = json.dumps(record, default=vars).encode()
         if len(data) > SOURCES_LIMIT:
             raise InputError(
                 f"{len(self.marks)} source files: to remember them takes {len(data):,} bytes, and "

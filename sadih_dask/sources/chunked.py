@@ -78,22 +78,26 @@ class ChunkedSource(RowSource):
 def _chunked(
     origin: Origin, array: Lazy[Any], dtype: np.dtype[Any], rows_last: bool, reverse: bool = False
 ) -> ChunkedSource:
-    """Describe an array; refuse a single value, and chunks that a few bytes could explode into."""
+    """Describe an array; the caller has checked its chunks."""
     stored = array.get()
     if stored.ndim == 0:
         raise InputError(f"{origin}: is a single value. Choose an array that has rows.")
-    chunk = math.prod(stored.chunks or (0,)) * stored.dtype.itemsize
-    if chunk > _MAX_CHUNK:
-        raise FormatError(
-            f"{origin}: one chunk {stored.chunks} is {chunk / 2**20:,.0f} MiB, more than "
-            f"{_MAX_CHUNK // 2**20} MiB. Write it again with smaller chunks."
-        )
     last = rows_last != reverse and stored.ndim > 1
     n_rows, *row_shape = (stored.shape[-1], *stored.shape[:-1]) if last else stored.shape
     shape = tuple(row_shape[::-1] if reverse else row_shape)
     if dtype != LISTS:
         check_rows(origin, (n_rows, *shape), dtype)
     return ChunkedSource(origin, n_rows, shape, dtype, last, reverse, array)
+
+
+def _check_chunks(origin: Origin, stored: Any) -> None:
+    """Refuse chunks that a few bytes could explode into."""
+    chunk = math.prod(stored.chunks or (0,)) * stored.dtype.itemsize
+    if chunk > _MAX_CHUNK:
+        raise FormatError(
+            f"{origin}: one chunk {stored.chunks} is {chunk / 2**20:,.0f} MiB, more than "
+            f"{_MAX_CHUNK // 2**20} MiB. Write it again with smaller chunks."
+        )
 
 
 def is_zarr(path: str) -> bool:
@@ -128,6 +132,7 @@ def open_zarr(path: str, variable: Variable, options: OpenOptions) -> RowSource:
             f"{origin}: is stored with the codec {', '.join(sorted(unknown))}, which is not read "
             "here. Write it again with one of: zstd, blosc, gzip, none."
         )
+    _check_chunks(origin, stored)
     return _chunked(origin, array, dtype, options.rows_last)
 
 
@@ -231,6 +236,7 @@ def open_hdf5(path: str, variable: Variable, options: OpenOptions) -> RowSource:
             )
         if stored.size and stored.id.get_storage_size() == 0:
             raise FormatError(f"{origin}: was declared {stored.shape} but never written.")
+        _check_chunks(origin, stored)
         if variable.note == "cell":
             return MatlabNames(origin, stored.size, (), TEXT, dataset)
         if variable.note.startswith("lists"):

@@ -22,13 +22,7 @@ from numpy.typing import NDArray
 
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.sources.classes import Classes, Keys, keys_of, number_in
-from sadih_dask.sources.contract import (
-    DEFAULT_MEMORY_LIMIT,
-    TEXT,
-    Block,
-    OpenOptions,
-    RowSource,
-)
+from sadih_dask.sources.contract import DEFAULT_MEMORY_LIMIT, TEXT, Block, OpenOptions, RowSource
 from sadih_dask.sources.features import Paths, View, expand, join
 from sadih_dask.sources.formats import find, open_file
 from sadih_dask.sources.text import Where, texts_of
