@@ -29,7 +29,6 @@ from sadih_dask.types import Ints
 
 SourcesRecord = Callable[[bytes | None], bytes]
 """From the record of source files that a store has to the one with those of new rows."""
-SOURCES_LIMIT = 64 << 20
 _FLOATS = frozenset(["float16", "float32", "float64"])
 _BYTES = frozenset(["uint8"])
 SCHEMA: Schema = {
@@ -270,7 +269,7 @@ class FeatureStore(Store):
 
     def sources_record(self) -> bytes | None:
         """Return the record of the files that the rows came from, if there is one."""
-        return commits.read_sources(self._snapshot.files, self._root, SOURCES_LIMIT)
+        return commits.read_sources(self._snapshot.files, self._root)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -356,7 +355,7 @@ def _longer(url: str, there: list[str], given: list[str]) -> list[str]:
 
 def _with_sources(files: Files, record: SourcesRecord) -> commits.Amend:
     def amend(root: Root) -> dict[str, Any]:
-        data = record(commits.read_sources(files, root, SOURCES_LIMIT))
+        data = record(commits.read_sources(files, root))
         return {"sources": commits.write_sources(files, data)}
 
     return amend

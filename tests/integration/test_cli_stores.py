@@ -19,7 +19,8 @@ import pytest
 
 from sadih_dask import SADIH
 from sadih_dask.stores import CodeStore, FeatureStore
-from tests.support.processes import PATIENCE, Here, blocks_written, wait_until
+from tests.support.processes import PATIENCE, Here, wait_until
+from tests.support.stores import files_of, pending_blocks, segment_folder
 
 SADIH_COMMAND = [sys.executable, "-m", "sadih_dask.cli"]
 ENVIRONMENT = {
@@ -70,7 +71,7 @@ def save(folder: Path, name: str, n: int, seed: int) -> tuple[Path, Path]:
 
 
 def wait_for_blocks(process: subprocess.Popen[str], url: Path, least: int) -> None:
-    wait_until(lambda: blocks_written(url) >= least or process.poll() is not None)
+    wait_until(lambda: len(pending_blocks(url)) >= least or process.poll() is not None)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
@@ -80,10 +81,13 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 def same_files(found: Path, expected: Path) -> None:
     """Equal chunks, byte for byte."""
-    names = sorted(str(path.relative_to(expected)) for path in expected.glob("*/c.*"))
-    assert names == sorted(str(path.relative_to(found)) for path in found.glob("*/c.*"))
-    for name in names:
-        assert (found / name).read_bytes() == (expected / name).read_bytes(), name
+    stores = [FeatureStore.open(url) for url in (found, expected)]
+    here, there = map(segment_folder, stores)
+    assert [len(store.segments) for store in stores] == [1, 1]
+    assert files_of(here) == files_of(there)
+    for name in files_of(there) - {"manifest"}:  # that one says of which segment it is
+        assert (here / name).read_bytes() == (there / name).read_bytes(), name
+    assert stores[0].fingerprint() == stores[1].fingerprint()
 
 
 def test_from_files_to_codes_and_on_with_new_rows(tmp_path: Path, here: Here) -> None:
@@ -173,7 +177,7 @@ def test_an_append_killed_at_any_moment_adds_all_or_nothing(tmp_path: Path) -> N
     sadih("ingest", x, url, "--labels", y, "--chunk-rows", 64, "-q")
     words = ["ingest", more, url, "--labels", more_y, "--append", "-q"]
     process = begin(*words)
-    wait_until(lambda: process.poll() is not None or (url / "features" / "c.9.0").exists())
+    wait_for_blocks(process, url, 9)
     kill(process)
     assert FeatureStore.open(url).n_rows in (100, 10_100)
     sadih(*words)
@@ -226,14 +230,18 @@ def test_damage_is_named_by_array_and_chunk(tmp_path: Path, here: Here) -> None:
     url = tmp_path / "s.zarr"
     x, y = save(tmp_path, "x", 1000, seed=1)
     here("ingest", x, url, "--labels", y, "--chunk-rows", 100, "-q")
-    chunk = url / "features" / "c.7.0"
+    folder = segment_folder(FeatureStore.open(url))
+    chunk = folder / "features" / "c.7.0"
     data = bytearray(chunk.read_bytes())
     data[1234] ^= 16
     chunk.write_bytes(data)
-    (url / "labels" / "c.3").unlink()
+    (folder / "labels" / "c.3").unlink()
     out, err = here("verify", url, "-q", code=1)
-    assert "array 'features', chunk 7 (rows 700 to 799, file features/c.7.0): its checksum" in out
-    assert "array 'labels', chunk 3 (rows 300 to 399, file labels/c.3): its file is missing" in out
+    place = folder.relative_to(url)
+    assert "array 'features', chunk 7 (rows 700 to 799, file " in out
+    assert f"file {place}/features/c.7.0): its checksum" in out
+    assert "array 'labels', chunk 3 (rows 300 to 399, file " in out
+    assert f"file {place}/labels/c.3): its file is missing" in out
     assert err == f"sadih: {url}: 2 of 20 chunks are damaged\n"
     _, err = here("fit", url, tmp_path / "m", *QUICK, "-q", code=1)
     assert "chunk" in err
