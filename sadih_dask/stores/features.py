@@ -365,7 +365,13 @@ def find_ids(store: FeatureStore, ids: Any) -> Ints:
     """Rows of the given ids, ascending; the ids are read chunk by chunk."""
     if "ids" not in store.arrays:
         raise InputError(f"{store.url} has no ids; ingest it with ids to name rows by them")
-    missing = wanted = np.unique(np.asarray(ids))
+    wanted = np.asarray(ids)
+    if store.dtype("ids").kind == "i" and wanted.dtype.kind in "SU":  # as lines of a file are
+        try:
+            wanted = wanted.astype(np.int64)
+        except ValueError as error:
+            raise InputError(f"the ids of {store.url} are integers, but: {error}") from error
+    missing = wanted = np.unique(wanted)
     rows = [np.zeros(0, np.int64)]
     for first, held in store.blocks("ids"):
         here = np.isin(held, wanted)

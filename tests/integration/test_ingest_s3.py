@@ -240,7 +240,7 @@ def test_what_a_host_that_died_has_begun_holds_nobody_up(bucket: str) -> None:
     interrupt(url, "append", *names[:2], after=30)
     done = ingest(DataFiles([names[0], names[2]]), url, mode="append")
     assert (done.n_new, done.store.n_rows) == (100, 200)
-    done = ingest(DataFiles(names), url, mode="append")
+    done = ingest(DataFiles(names[:2]), url, mode="append")
     assert done.n_resumed > 30
     assert done.store.verify().ok
     np.testing.assert_array_equal(done.store.read("features", 200), numbered(100, 200))

@@ -77,7 +77,9 @@ def test_damage_found_by_a_task_is_the_same_error(store: FeatureStore) -> None:
     data = bytearray(file.read_bytes())
     data[100] ^= 4
     file.write_bytes(data)
-    with pytest.raises(IntegrityError, match=r"array 'features', chunk 3 \(rows 288 to 383"):
+    with pytest.raises(
+        IntegrityError, match=r"array 'features', chunk 3 of segment 0 \(rows 288 to 383"
+    ):
         store.to_dask().sum().compute(scheduler="processes", num_workers=2)
 
 
