@@ -366,11 +366,13 @@ def find_ids(store: FeatureStore, ids: Any) -> Ints:
     if "ids" not in store.arrays:
         raise InputError(f"{store.url} has no ids; ingest it with ids to name rows by them")
     wanted = np.asarray(ids)
-    if store.dtype("ids").kind == "i" and wanted.dtype.kind in "SU":  # as lines of a file are
+    kind = store.dtype("ids").kind
+    if wanted.dtype.kind in "SUT" and wanted.dtype.kind != kind:  # as lines of a file are
         try:
-            wanted = wanted.astype(np.int64)
+            wanted = np.array(wanted.tolist(), np.int64 if kind == "i" else kind)
         except ValueError as error:
-            raise InputError(f"the ids of {store.url} are integers, but: {error}") from error
+            form = "integers" if kind == "i" else "bytes"
+            raise InputError(f"the ids of {store.url} are {form}; {error}") from error
     missing = wanted = np.unique(wanted)
     rows = [np.zeros(0, np.int64)]
     for first, held in store.blocks("ids"):
@@ -378,5 +380,7 @@ def find_ids(store: FeatureStore, ids: Any) -> Ints:
         rows.append(first + np.flatnonzero(here))
         missing = np.setdiff1d(missing, held[here])
     if len(missing):
-        raise InputError(f"{store.url} has no row with id {missing[0]!r} ({len(missing)} such ids)")
+        raise InputError(
+            f"{store.url} has no row with id {missing.tolist()[0]!r} ({len(missing)} such ids)"
+        )
     return np.concatenate(rows)

@@ -204,7 +204,7 @@ def test_deleted_and_added_rows_are_all_that_is_read_and_encoded(
     with counted_reads() as counts:
         out, _ = here("fit", store, model, *QUICK)
     assert of_features(counts) == only(0, 2)
-    assert "16 bits from 597 rows (3 read now, 597 known before)" in out
+    assert "597 rows (0 read now, 597 known before, 3 deleted ones taken out), 4" in out
     check_as_from_scratch(tmp_path, here)
 
     np.save(tmp_path / "more.npy", clouds(600, 7)[0])
