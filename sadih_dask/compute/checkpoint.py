@@ -25,7 +25,7 @@ from typing import Any
 
 from sadih_dask.compute.reduction import Resumable
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import Progress, listener
 from sadih_dask.errors import FormatError, SadihError
 from sadih_dask.files.archive import read_archive, write_archive
 from sadih_dask.files.filesystem import Files, LocalFiles, connect
@@ -43,8 +43,6 @@ _SCRATCH = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{32}}\.tmp")
 class Checkpoint:
     """A folder or URL for the parts of one pass, until its result is saved.
 
-    n_rows_loaded   rows that the last pass did not read, because their statistics were here
-
     ::
 
         checkpoint = Checkpoint("model.scan")
@@ -58,7 +56,6 @@ class Checkpoint:
     ) -> None:
         self._files = connect(url, storage_options)
         self.url = self._files.url
-        self.n_rows_loaded = 0
 
     def parts(self, identity: str) -> PartFiles:
         """Return the files of one pass, and make the folder that they lie in."""
@@ -167,7 +164,6 @@ def find_parts(
 
     ``node_rows`` are the rows of the smallest subtree that is one task.
     """
-    checkpoint.n_rows_loaded = 0
     columns = reduction.columns(rows.shape_of_features[0])
     ranges = _cut(rows.n_rows, node_rows, ROWS_PER_STATISTIC * columns)
     if len(ranges) < FEWEST_PARTS:
@@ -237,10 +233,10 @@ def load(files: PartFiles, first: int, last: int, reduction: Resumable) -> Any |
         return None
 
 
-def going_on(progress: Progress | None, parts: Parts, n_tasks: int) -> Progress | None:
-    """Report as if tasks for the rows that are loaded had been done before."""
-    if progress is None or parts.files is None:
-        return progress
+def going_on(parts: Parts, n_tasks: int) -> Progress | None:
+    """Who hears of it, told as if tasks for the rows that are loaded had been done before."""
+    if (progress := listener()) is None or parts.files is None:
+        return None
     n_rows = sum(last - first for first, last in parts.ranges)
     left = sum(last - first for first, last in parts.to_read)
     before = round(n_tasks * (n_rows - left) / left) if left else 1

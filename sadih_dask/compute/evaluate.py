@@ -15,7 +15,7 @@ import numpy as np
 
 from sadih_dask.compute.codes import ArrayCodes, DatabaseCodes, open_database, read_queries
 from sadih_dask.compute.rows import ArrayLabels, Groups, Labels, open_labels
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import reduce_pairs
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.retrieval.evaluation import CURVE_LENGTH, CUTOFFS, RADIUS, Evaluation
@@ -53,7 +53,8 @@ def evaluate(
     packed = read_queries(queries, codes)
     labels, asked = open_labels(database_labels, query_labels)
     weights = None if counts is None else np.asarray(counts)
-    histograms = compare(codes, labels, packed, asked, weights, progress)
+    with reporting(progress):
+        histograms = compare(codes, labels, packed, asked, weights)
     return Evaluation.of(histograms, cutoffs=cutoffs, radius=radius, curve_length=curve_length)
 
 
@@ -63,7 +64,6 @@ def compare(
     queries: Bytes,
     query_labels: ArrayLabels,
     counts: Ints | None = None,
-    progress: Progress | None = None,
 ) -> Histograms:
     """Histograms of all queries over the whole database."""
     database = LabelledCodes(codes, labels, counts)
@@ -73,7 +73,7 @@ def compare(
         return queries[block.start : block.stop], query_labels.between(block.start, block.stop)
 
     question = Count(codes.n_bits, compiled=len(queries) * codes.n_rows > FEW_PAIRS)
-    return Histograms.stack(reduce_pairs(question, database, len(queries), cut, progress))
+    return Histograms.stack(reduce_pairs(question, database, len(queries), cut))
 
 
 @dataclass(frozen=True, eq=False)

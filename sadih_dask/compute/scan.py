@@ -24,7 +24,7 @@ from sadih_dask.compute.checkpoint import (
 )
 from sadih_dask.compute.reduction import BlockReduction, Partial, Resumable
 from sadih_dask.compute.rows import LazyRows, ReadableRows, Rows, StoreRows
-from sadih_dask.compute.run import Progress, total_threads
+from sadih_dask.compute.run import reporting, total_threads
 from sadih_dask.compute.tree import Tasks
 from sadih_dask.errors import InputError
 from sadih_dask.learning.statistics import MERGE_FAN_IN, merge_in_order
@@ -39,13 +39,12 @@ MOST_TAIL_NODES = 256
 def scan(
     rows: Rows,
     reduction: BlockReduction[Partial],
-    progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
-) -> Partial:
-    """Reduce rows that are read once.
+) -> tuple[Partial, int]:
+    """Reduce rows that are read once; return also how many were not read, but loaded.
 
     With a checkpoint the parts of a long pass over a store are kept as they are finished, and the
-    same call goes on after them.
+    same call goes on after them: it loads what their rows have come to.
     """
     if rows.n_rows == 0:
         raise InputError("there are no rows to learn from")
@@ -58,10 +57,9 @@ def scan(
     else:
         leaves, counts = _RangeTasks(tasks, shared, rows, reduction.block_rows, parts).add()
     top = tasks.after("result", _with_sum, tasks.fold(leaves, _merge), counts)
-    result, n_loaded = tasks.run(top, going_on(progress, parts, tasks.n_tasks))
-    if checkpoint is not None:
-        checkpoint.n_rows_loaded = n_loaded
-    return result
+    with reporting(going_on(parts, tasks.n_tasks)):
+        result, n_loaded = tasks.run(top)
+    return result, n_loaded
 
 
 def _parts(rows: Rows, reduction: BlockReduction[Any], checkpoint: Checkpoint | None) -> Parts:

@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from sadih_dask.compute.codes import StoreCodes, StoredCodes, open_database, read_queries
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import Question, Result, reduce_pairs
 from sadih_dask.errors import InputError
 from sadih_dask.retrieval.nearest import (
@@ -86,15 +86,19 @@ def search(
             raise InputError("give k or radius, not both; projections re-rank the first k")
         if radius < 0:
             raise InputError(f"radius is {radius}; distances begin at 0")
-        return _within(codes, packed, radius, max_results, progress)
+        with reporting(progress):
+            return _within(codes, packed, radius, max_results)
     k = 10 if k is None else k
     check_k(k)
-    if scores is None:
-        if candidates is not None:
-            raise InputError("candidates are re-ranked by projections; give both or neither")
-        return _named(codes, _nearest(codes, packed, k, progress))
-    found = _nearest(codes, packed, max(k, 10 * k if candidates is None else candidates), progress)
-    return _named(codes, _rerank(codes, found, scores)[:, :k])
+    n_found = k
+    if scores is not None:
+        n_found = max(k, 10 * k if candidates is None else candidates)
+    elif candidates is not None:
+        raise InputError("candidates are re-ranked by projections; give both or neither")
+    question = Nearest(max(min(n_found, codes.n_rows), 1))
+    with reporting(progress):
+        keys = np.concatenate(_ask(question, codes, packed))
+    return _named(codes, keys if scores is None else _rerank(codes, keys, scores)[:, :k])
 
 
 @dataclass(frozen=True)
@@ -136,16 +140,8 @@ class Within:
         return Finds.join(parts)
 
 
-def _nearest(database: StoredCodes, queries: Bytes, k: int, progress: Progress | None) -> Ints:
-    """Smallest keys of all queries, (q, k)."""
-    question = Nearest(max(min(k, database.n_rows), 1))
-    return np.concatenate(_ask(question, database, queries, progress))
-
-
-def _within(
-    database: StoredCodes, queries: Bytes, radius: int, limit: int, progress: Progress | None
-) -> WithinRadius:
-    parts = _ask(Within(radius, limit), database, queries, progress)
+def _within(database: StoredCodes, queries: Bytes, radius: int, limit: int) -> WithinRadius:
+    parts = _ask(Within(radius, limit), database, queries)
     counts = np.concatenate([part.counts for part in parts])
     check_finds(int(counts.sum()), limit, radius)
     keys = np.concatenate([part.keys for part in parts])
@@ -155,16 +151,11 @@ def _within(
     return WithinRadius(radius, lims, rows, distances, _ids(database, rows))
 
 
-def _ask(
-    question: Question[Bytes, Result],
-    database: StoredCodes,
-    queries: Bytes,
-    progress: Progress | None,
-) -> list[Result]:
+def _ask(question: Question[Bytes, Result], database: StoredCodes, queries: Bytes) -> list[Result]:
     def cut(block: range) -> Bytes:
         return queries[block.start : block.stop]
 
-    return reduce_pairs(question, database, len(queries), cut, progress)
+    return reduce_pairs(question, database, len(queries), cut)
 
 
 def _rerank(database: StoredCodes, keys: Ints, projections: Array) -> Ints:

@@ -35,8 +35,8 @@ class TaskedSharedLabel(SharedLabel):
         tasks = Tasks("similarity")
         table, operand = tasks.share(self._table, "groups"), tasks.share(m, "operand")
         columns = [
-            tasks.add((k,), SharedLabel.sum_sharing, table, operand, start, stop)
-            for k, (start, stop) in enumerate(self.blocks())
+            tasks.after("similarity", SharedLabel.sum_sharing, table, operand, start, stop)
+            for start, stop in self.blocks()
         ]
         return np.hstack(tasks.run(columns))
 

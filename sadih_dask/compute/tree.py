@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from dask._task_spec import DataNode
 
-from sadih_dask.compute.run import Progress, run, total_threads, unique_name
+from sadih_dask.compute.run import run, total_threads, unique_name
 from sadih_dask.learning.statistics import MERGE_FAN_IN
 from sadih_dask.stores.segment import Digests
 from sadih_dask.stores.store import StoreWriter
@@ -91,11 +91,11 @@ class Tasks:
             held = self.after("merge", merge, *shared, held, part)
         return held
 
-    def run(self, wanted: Any, progress: Progress | None = None) -> Any:
+    def run(self, wanted: Any) -> Any:
         """The result of a key, or of a list of them."""
         if isinstance(wanted, list):
             wanted = self.after("all", list, wanted)
-        return run(self.graph, wanted, self.name, progress, self.local)
+        return run(self.graph, wanted, self.name, self.local)
 
 
 class Database(Protocol):
@@ -133,7 +133,6 @@ def reduce_pairs(
     database: Database,
     n_queries: int,
     queries: Callable[[range], Any],
-    progress: Progress | None = None,
 ) -> list[Result]:
     """Answers for consecutive blocks of queries, each merged over all rows.
 
@@ -152,7 +151,7 @@ def reduce_pairs(
             for j, rows in enumerate(grid.rows)
         ]
         tops.append(tasks.fold(parts, _merge, asked))
-    found: list[Result] = tasks.run(tops, progress)
+    found: list[Result] = tasks.run(tops)
     return found
 
 
@@ -211,7 +210,6 @@ def run_each(
     shared: Shared,
     items: Sequence[Item],
     purpose: str,
-    progress: Progress | None = None,
 ) -> list[Result]:
     """``function(shared, item)`` of every item, in the order of the items.
 
@@ -221,7 +219,7 @@ def run_each(
     tasks = Tasks(purpose)
     common = tasks.share(shared)
     keys = [tasks.add((k,), function, common, item) for k, item in enumerate(items)]
-    results: list[Result] = tasks.run(keys, progress)
+    results: list[Result] = tasks.run(keys)
     return results
 
 
@@ -232,7 +230,6 @@ def fill(
     writer: Writer,
     write_block: Callable[[Writer, int, Any], Digests],
     job: Any,
-    progress: Progress | None = None,
 ) -> None:
     """Call ``write_block(writer, block, job)`` as a task for every block that is missing.
 
@@ -243,5 +240,5 @@ def fill(
     tasks = Tasks("write")
     target, shared = tasks.share(writer, "writer"), tasks.share(job, "job")
     keys = [tasks.add((k,), write_block, target, k, shared) for k in missing]
-    for digests in tasks.run(keys, progress):
+    for digests in tasks.run(keys):
         writer.learn(digests)

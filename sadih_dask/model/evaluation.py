@@ -18,7 +18,7 @@ from sadih_dask.compute.rows import (
     numbering_of_store,
     open_labels,
 )
-from sadih_dask.compute.run import Progress, computed, current_client, is_lazy
+from sadih_dask.compute.run import Progress, computed, current_client, is_lazy, nobody, reporting
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.model import inputs as targets
@@ -67,14 +67,16 @@ def evaluate_model(
     packed, query_labels = _queries(model, queries)
     bits = model.hash_function_.n_bits
     held, asked = _learned_labels(model, query_labels)
-    learned = compare(
-        ArrayCodes(model.label_codes_, bits), held, packed, asked, model.statistics_.counts
-    )
+    with reporting(nobody):  # it takes no time beside the rows of a database
+        learned = compare(
+            ArrayCodes(model.label_codes_, bits), held, packed, asked, model.statistics_.counts
+        )
     encoded = None
     if database is not None:
         hashed, database_labels = _database(model, database, codes)
         labels, asked = open_labels(database_labels, query_labels)
-        encoded = summary(compare(hashed, labels, packed, asked, progress=progress))
+        with reporting(progress):
+            encoded = summary(compare(hashed, labels, packed, asked))
     return Protocols(summary(learned), encoded)
 
 

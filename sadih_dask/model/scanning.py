@@ -18,7 +18,7 @@ from sadih_dask.compute.folds import FoldReduction, Folds, SampledRows
 from sadih_dask.compute.memory import MemoryPlan, check_scan
 from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import Rows
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import nobody, reporting
 from sadih_dask.compute.scan import scan
 from sadih_dask.errors import LabelError
 from sadih_dask.files.redaction import redact
@@ -60,6 +60,7 @@ class Scanned:
     seed         what anchors were drawn from, and starting codes will be
     coverage     the rows of a store that are in the statistics; None if there are others
     class_names  of the store, label 0 first, if it has any
+    n_rows_loaded   rows that were not read, because a checkpoint had what they come to
     """
 
     statistics: Statistics
@@ -69,6 +70,7 @@ class Scanned:
     seed: int
     coverage: Coverage | None = None
     class_names: tuple[str, ...] = ()
+    n_rows_loaded: int = 0
 
     def check_classes(self) -> None:
         """Refuse rows among which there is nothing to tell apart."""
@@ -79,21 +81,16 @@ class Scanned:
             )
 
 
-def scan_rows(
-    model: Scanning,
-    X: Any,
-    y: Any,
-    progress: Progress | None = None,
-    checkpoint: CheckpointLike = None,
-) -> Scanned:
+def scan_rows(model: Scanning, X: Any, y: Any, checkpoint: CheckpointLike = None) -> Scanned:
     """Read rows for a fit from nothing."""
     opened = open_rows(model, X, y, reset=True)
     seed = draw_seed(model.random_state)
     _, sample = plan_scan(model, opened.rows, seed)
     anchor_map = draw_anchors(model, opened.rows, sample, seed)
     reduction = _reduction(model, opened.classes, anchor_map)
-    found = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
-    return _settled(found, opened, anchor_map, seed, _covering(X), _names((), X))
+    found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
+    settled = _settled(found, opened, anchor_map, seed, _covering(X), _names((), X))
+    return replace(settled, n_rows_loaded=n_loaded)
 
 
 def scan_more(
@@ -101,7 +98,6 @@ def scan_more(
     X: Any,
     y: Any,
     first: int = 0,
-    progress: Progress | None = None,
     checkpoint: CheckpointLike = None,
 ) -> Scanned:
     """Read rows, those of a store from ``first`` on, and add them to what the model knows."""
@@ -113,8 +109,9 @@ def scan_more(
     n_anchors = None if anchor_map is None else anchor_map.n_features
     check_scan(opened.rows, model.block_rows, n_anchors, sample, len(known.groups))
     reduction = _reduction(model, opened.classes, anchor_map)
-    added = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
-    return _settled(known.merge(added), opened, anchor_map, model.seed_, None, names)
+    added, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
+    settled = _settled(known.merge(added), opened, anchor_map, model.seed_, None, names)
+    return replace(settled, n_rows_loaded=n_loaded)
 
 
 def scan_removed(model: Scanning, X: Any, y: Any, coverage: Coverage | None = None) -> Scanned:
@@ -129,7 +126,6 @@ def scan_change(
     store: FeatureStore,
     coverage: Coverage,
     change: Difference,
-    progress: Progress | None = None,
     checkpoint: CheckpointLike = None,
 ) -> Scanned:
     """Read what has changed in a store since the model has learned from it, and nothing else.
@@ -138,7 +134,7 @@ def scan_change(
     """
     scanned = known_scan(model)
     if change.n_new:
-        scanned = scan_more(model, store, None, change.first_new, progress, checkpoint)
+        scanned = scan_more(model, store, None, change.first_new, checkpoint)
     learned = ~np.isin(change.deleted, coverage.forgotten)
     cuts = np.cumsum([0, *(len(where) for _, where in change.places)])
     for (number, where), first in zip(change.places, cuts, strict=False):
@@ -163,7 +159,9 @@ def _without(model: Scanning, scanned: Scanned, X: Any, y: Any) -> Scanned:
     opened = open_rows(model, X, y, reset=False, classes=scanned.classes)
     known_statistics(model, opened.multi_label)  # or an error: labels of the other form
     reduction = _reduction(model, scanned.classes, scanned.anchor_map)
-    left, classes = scanned.statistics.without(scan(opened.rows, reduction)), scanned.classes
+    with reporting(nobody):  # few rows, and not those that are counted
+        removed, _ = scan(opened.rows, reduction)
+    left, classes = scanned.statistics.without(removed), scanned.classes
     if not opened.multi_label:  # classes that have lost their last row are gone
         left, kept = left.compact()
         classes = classes[kept]
@@ -200,7 +198,6 @@ def scan_folds(
     X: Any,
     y: Any,
     folding: Folding,
-    progress: Progress | None = None,
     checkpoint: CheckpointLike = None,
 ) -> tuple[Scanned, Folded]:
     """Read rows once, as `scan_rows` does, and keep the statistics of every fold apart.
@@ -214,7 +211,7 @@ def scan_folds(
     _, sample = plan_scan(model, opened.rows, seed, **sizes)
     anchor_map = draw_anchors(model, opened.rows, sample, seed)
     reduction = FoldReduction(_reduction(model, opened.classes, anchor_map), folds, queries)
-    found = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
+    found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
     fold_of = folds.of_rows(found.sample.rows)
     folded = Folded(
         tuple(s for s in found.folds if s is not None),
@@ -224,7 +221,7 @@ def scan_folds(
         seed,
     )
     total = _settled(found.total, opened, anchor_map, seed, _covering(X), _names((), X))
-    return total, folded
+    return replace(total, n_rows_loaded=n_loaded), folded
 
 
 def draw_folds(n_rows: int, folding: Folding) -> tuple[Folds, Ints]:

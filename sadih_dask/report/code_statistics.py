@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sadih_dask.compute.codes import DatabaseCodes
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import reduce_pairs
 from sadih_dask.errors import InputError
 from sadih_dask.model.estimator import SADIH
@@ -104,7 +104,8 @@ def gather(
     """
     work = _BitsAndNearest(database.n_bits, max(1, database.n_rows), min(k, database.n_rows))
     # All queries in one block: every further one would hash the rows again.
-    (found,) = reduce_pairs(work, database, 1, lambda _: queries, progress)
+    with reporting(progress):
+        (found,) = reduce_pairs(work, database, 1, lambda _: queries)
     return CodeStatistics(found.bits, found.keys % work.n_rows, found.keys // work.n_rows)
 
 

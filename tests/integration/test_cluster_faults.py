@@ -17,7 +17,7 @@ from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate, search
 from sadih_dask.cluster import ClusterSettings, running
 from sadih_dask.compute import blas
 from sadih_dask.compute import remote as waiting
-from sadih_dask.compute.run import run, unique_name
+from sadih_dask.compute.run import reporting, run, unique_name
 from sadih_dask.errors import ClusterError, IntegrityError, MemoryPlanError, NonFiniteError
 from tests.support.datasets import rows
 from tests.support.models import FAST, same_bits
@@ -225,10 +225,14 @@ def test_progress_rises_and_is_complete_once(cluster: DaskProcesses) -> None:
         speakers.add(threading.current_thread())
 
     with running(place(cluster)):
-        run({**graph, "all": (len, list(graph))}, "all", name, progress)
+        with reporting(progress):
+            run({**graph, "all": (len, list(graph))}, "all", name)
         bad = {**graph, (name, 16): (fail, os.devnull, ValueError("at the end"))}
-        with pytest.raises(ValueError, match="at the end"):
-            run({**bad, "bad": (len, list(bad))}, "bad", name, progress=lambda *_: said.append(_))
+        with (
+            pytest.raises(ValueError, match="at the end"),
+            reporting(lambda *step: said.append(step)),
+        ):
+            run({**bad, "bad": (len, list(bad))}, "bad", name)
     done = [step for step, _ in said]
     first = done.index(16) + 1
     assert len(done[:first]) > 2

@@ -61,9 +61,9 @@ def test_folds_and_samples_have_the_same_bits(tmp_path: Path, cluster: LocalClus
     sampled = folds.sample(40, np.random.default_rng(0))
     reduction = FoldReduction(Reduction(128, None, None), folds, sampled)
     with dask.config.set(scheduler="threads", num_workers=2):
-        expected = scan(StoreRows.of(store), reduction)
+        expected, _ = scan(StoreRows.of(store), reduction)
     with Client(cluster):
-        found = scan(StoreRows.of(store), reduction)
+        found, _ = scan(StoreRows.of(store), reduction)
     same_statistics(found.total, expected.total)
     for one, other in zip(found.folds, expected.folds, strict=True):
         assert one is not None
