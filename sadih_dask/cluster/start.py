@@ -66,7 +66,12 @@ def running(settings: ClusterSettings) -> Iterator[Cluster]:
     import dask
 
     from sadih_dask.compute.memory import CONFIG_KEY
-    from sadih_dask.compute.remote import SCHEDULER_TIMEOUT, WORKER_TIMEOUT
+    from sadih_dask.compute.remote import (
+        SCHEDULER_TIMEOUT,
+        WORKER_SILENCE,
+        WORKER_TIMEOUT,
+        configured,
+    )
     from sadih_dask.compute.run import current_client
 
     config: dict[str, Any] = {
@@ -75,6 +80,9 @@ def running(settings: ClusterSettings) -> Iterator[Cluster]:
     }
     if settings.memory_limit is not None:
         config[CONFIG_KEY] = settings.memory_limit
+    if settings.kind != "scheduler":
+        # A worker that is stopped keeps its tasks for so long; Dask would leave them five minutes.
+        config["distributed.scheduler.worker-ttl"] = configured(WORKER_SILENCE)
     if settings.kind == "processes":
         # Who is gone on this machine is gone at once; Dask would go on trying for half a minute.
         config["distributed.comm.timeouts.connect"] = "5s"

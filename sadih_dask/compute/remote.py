@@ -8,12 +8,14 @@ Waiting for a cluster, but never for ever.
 The thread that wants a result waits for it and, now and then, asks the scheduler how things stand.
 A scheduler that does not answer, or one whose workers are all gone or out of memory, is an error
 after a while; one without any worker has been given work, so a cluster that adapts to it starts
-some meanwhile. The questions run on the client's own loop, one at a time: none blocks the wait, and
-no thread is left behind that could still speak when the work is over.
+some meanwhile. A worker of which nothing is heard is named in a warning: its tasks wait for it.
+The questions run on the client's own loop, one at a time: none blocks the wait, and no thread is
+left behind that could still speak when the work is over.
 """
 
 from __future__ import annotations
 
+import logging
 from asyncio import run_coroutine_threadsafe
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future as Handle
@@ -21,7 +23,7 @@ from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from time import monotonic
+from time import monotonic, time
 from typing import Any, TypeVar
 
 import dask
@@ -34,6 +36,7 @@ from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerErro
 from sadih_dask.compute.blas import limited
 from sadih_dask.errors import Argument, ClusterError, Remedy
 
+logger = logging.getLogger(__name__)
 _submitting = Lock()
 
 
@@ -141,6 +144,11 @@ SCHEDULER_TIMEOUT = "sadih.scheduler-timeout", "30s"
 """Dask configuration, and its default: how long a scheduler may be silent."""
 WORKER_TIMEOUT = "sadih.worker-timeout", "300s"
 """Dask configuration, and its default: how long there may be no worker that takes tasks."""
+WORKER_SILENCE = "sadih.worker-silence", "30s"
+"""Dask configuration, and its default: how long a worker may be silent before it is named.
+
+A scheduler that is started here gives its tasks to others then.
+"""
 INTERVAL = 0.25
 """Seconds between two questions."""
 LOST = (
@@ -151,11 +159,19 @@ LOST = (
 
 @dataclass(frozen=True)
 class State:
-    """What a scheduler says of itself: tasks that are not over, workers, and those that work."""
+    """What a scheduler says of itself.
+
+    unfinished  tasks that are not over
+    workers, willing   how many there are, and how many of them take tasks
+    silent      addresses of workers, and the seconds since they were last heard of
+    patience    seconds after which the scheduler gives the tasks of such a worker to others
+    """
 
     unfinished: int | None
     workers: int
     willing: int
+    silent: dict[str, float]
+    patience: float | None
 
 
 def settle(
@@ -209,6 +225,7 @@ class _Watch:
         self._looked = self._heard = self._staffed = monotonic()
         self._silence = 0.0
         self._lack = "no worker"
+        self._named: set[str] = set()
 
     def look(self) -> None:
         """Take an answer if there is one, ask again, and raise if it has been too bad too long."""
@@ -230,6 +247,17 @@ class _Watch:
         self._lack = "no worker with memory left" if state.workers else "no worker"
         if self._report is not None and state.unfinished is not None:
             self._report(state.unfinished)
+        for address in state.silent.keys() - self._named:
+            logger.warning(
+                "the worker at %s has not been heard of for %.0f s: its process is stopped, or its "
+                "machine hangs. Its tasks %s",
+                address,
+                state.silent[address],
+                "wait for it"
+                if state.patience is None
+                else f"are given to others after {state.patience:.0f} s",
+            )
+        self._named = set(state.silent)
 
     def _judge(self) -> None:
         # A process that was stopped for an hour (Ctrl-Z) has not listened for an hour.
@@ -256,17 +284,21 @@ class _Watch:
 
 
 async def _ask(client: Any, prefix: str | None) -> State:
-    return State(*await client.run_on_scheduler(_state, prefix=prefix, asynchronous=True))
+    silence = configured(WORKER_SILENCE)
+    return State(*await client.run_on_scheduler(_state, prefix, silence, asynchronous=True))
 
 
-def _state(prefix: str | None, dask_scheduler: Any = None) -> tuple[int | None, int, int]:
+def _state(prefix: str | None, silence: float, dask_scheduler: Any = None) -> tuple[Any, ...]:
     """On the scheduler: fields of a `State`."""
     left = None
     if prefix is not None:
         group = dask_scheduler.task_groups.get(prefix)
         open_states = ("waiting", "no-worker", "queued", "processing")
         left = 0 if group is None else sum(group.states[state] for state in open_states)
-    return left, len(dask_scheduler.workers), len(dask_scheduler.running)
+    workers, now = dask_scheduler.workers, time()
+    unheard = {address: now - worker.last_seen for address, worker in workers.items()}
+    silent = {address: seconds for address, seconds in unheard.items() if seconds > silence}
+    return left, len(workers), len(dask_scheduler.running), silent, dask_scheduler.worker_ttl
 
 
 def configured(setting: tuple[str, str]) -> float:

@@ -241,6 +241,65 @@ def test_progress_rises_and_is_complete_once(cluster: DaskProcesses) -> None:
     assert speakers == {threading.current_thread()}
 
 
+# --- workers that are stopped -------------------------------------------------------------------
+
+
+def nap_here(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def naps() -> tuple[dict[Any, Any], str]:
+    name = unique_name("nap")
+    graph: dict[Any, Any] = {(name, k): (nap_here, 0.2) for k in range(40)}
+    return {**graph, "all": (list, list(graph))}, name
+
+
+def test_work_of_a_stopped_process_is_done_by_others(caplog: pytest.LogCaptureFixture) -> None:
+    graph, name = naps()
+    stopped: dict[str, int] = {}
+    with (
+        dask.config.set({"sadih.worker-silence": "1s"}),
+        running(ClusterSettings(kind="processes", workers=2)) as there,
+    ):
+        address, process = next(iter(there.client.run(os.getpid).items()))
+
+        def stop(done: int, total: int) -> None:
+            if not stopped:
+                stopped[address] = process
+                os.kill(process, signal.SIGSTOP)
+
+        with reporting(stop):
+            found = run(graph, "all", name)
+    assert stopped
+    assert len(found) == 40
+    assert f"the worker at {address} has not been heard of for" in caplog.text
+    with pytest.raises(ProcessLookupError):  # replaced by its nanny
+        os.kill(process, 0)
+
+
+def test_a_stopped_worker_of_another_cluster_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    graph, name = naps()
+    with (
+        dask_processes(2, nanny=False) as cluster,
+        running(place(cluster)) as there,
+        dask.config.set({"sadih.worker-silence": "1s"}),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        stopped = cluster.workers[0]
+        (address,) = (
+            at for at, process in there.client.run(os.getpid).items() if process == stopped.pid
+        )
+        pending = pool.submit(run, graph, "all", name)
+        wait_for_tasks(cluster, 1)
+        cluster.kill(stopped, signal.SIGSTOP)
+        wait_until(lambda: f"worker at {address} has not been heard of" in caplog.text, "a word")
+        assert "Its tasks are given to others after 300 s" in caplog.text
+        assert not pending.done()
+        cluster.kill(stopped, signal.SIGCONT)
+        assert len(pending.result(timeout=PATIENCE)) == 40
+
+
 # --- workers with little memory, or with other versions ----------------------------------------
 
 
