@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sadih_dask.compute.reduction import Resumable
+from sadih_dask.compute.reduction import BlockReduction
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress, listener
 from sadih_dask.errors import FormatError, SadihError
@@ -57,11 +57,11 @@ class Checkpoint:
         self._files = connect(url, storage_options)
         self.url = self._files.url
 
-    def parts(self, identity: str) -> PartFiles:
+    def parts(self, identity: str, columns: int) -> PartFiles:
         """Return the files of one pass, and make the folder that they lie in."""
         if isinstance(self._files, LocalFiles):
             self._files.root.mkdir(parents=True, exist_ok=True)
-        return PartFiles(self.url, identity, self._files.options)
+        return PartFiles(self.url, identity, columns, self._files.options)
 
     def discard(self) -> None:
         """Remove the files of every pass, and the folder if nothing else is in it."""
@@ -78,10 +78,12 @@ class PartFiles:
     """The files of one pass; travels to the tasks that write and read them.
 
     identity   a hash (hexadecimal, 64 digits) of everything that decides the contents
+    columns    of the partial results
     """
 
     url: str
     identity: str
+    columns: int
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def ranges(self) -> tuple[set[tuple[int, int]], int]:
@@ -143,13 +145,11 @@ class Parts:
     """Ranges of rows that make up a pass, ascending, and where they are kept, if they are.
 
     loadable  those whose files are there
-    columns   of the partial results
     """
 
     ranges: list[Range]
     loadable: frozenset[Range] = frozenset()
     files: PartFiles | None = None
-    columns: int = 0
 
     @property
     def to_read(self) -> list[Range]:
@@ -158,7 +158,7 @@ class Parts:
 
 
 def find_parts(
-    checkpoint: Checkpoint, rows: StoreRows, reduction: Resumable, node_rows: int
+    checkpoint: Checkpoint, rows: StoreRows, reduction: BlockReduction[Any], node_rows: int
 ) -> Parts:
     """Cut a pass into parts and see which of them are finished.
 
@@ -168,7 +168,7 @@ def find_parts(
     ranges = _cut(rows.n_rows, node_rows, ROWS_PER_STATISTIC * columns)
     if len(ranges) < FEWEST_PARTS:
         return Parts([(0, rows.n_rows)])
-    files = checkpoint.parts(_identity(rows, reduction))
+    files = checkpoint.parts(_identity(rows, reduction), columns)
     there, n_others = files.ranges()
     if n_others:
         logger.warning(
@@ -181,7 +181,7 @@ def find_parts(
     logger.info(
         "%d of %d parts of the scan are finished in %s", len(loadable), len(ranges), files.url
     )
-    return Parts(ranges, loadable, files, columns)
+    return Parts(ranges, loadable, files)
 
 
 def _cut(n_rows: int, node_rows: int, least_rows: int) -> list[Range]:
@@ -192,7 +192,7 @@ def _cut(n_rows: int, node_rows: int, least_rows: int) -> list[Range]:
     return [(first, min(first + size, n_rows)) for first in range(0, n_rows, size)]
 
 
-def _identity(rows: StoreRows, reduction: Resumable) -> str:
+def _identity(rows: StoreRows, reduction: BlockReduction[Any]) -> str:
     """A hash of everything that decides what a range of these rows comes to."""
     known = rows.store.fingerprint(LEARNED_FROM)
     text = repr((known, rows.first, rows.last, MERGE_FAN_IN, reduction.identity()))
@@ -200,7 +200,7 @@ def _identity(rows: StoreRows, reduction: Resumable) -> str:
 
 
 def keep(
-    files: PartFiles, first: int, last: int, columns: int, partial: Any, reduction: Resumable
+    files: PartFiles, first: int, last: int, partial: Any, reduction: BlockReduction[Any]
 ) -> Any:
     """Write a finished part, unless its file would cost more than it saves, and pass it on.
 
@@ -208,7 +208,7 @@ def keep(
     """
     arrays = reduction.to_arrays(partial)
     size = sum(array.nbytes for array in arrays.values())
-    if ROWS_PER_STATISTIC * size > (last - first) * columns * 8:
+    if ROWS_PER_STATISTIC * size > (last - first) * files.columns * 8:
         return partial
     try:
         files.write(first, last, arrays)
@@ -224,7 +224,7 @@ def keep(
     return partial
 
 
-def load(files: PartFiles, first: int, last: int, reduction: Resumable) -> Any | None:
+def load(files: PartFiles, first: int, last: int, reduction: BlockReduction[Any]) -> Any | None:
     """Read a finished part; None, and a warning, if the file is not what was written."""
     try:
         return reduction.from_arrays(files.read(first, last), last - first)

@@ -22,7 +22,7 @@ from sadih_dask.compute.checkpoint import (
     keep,
     load,
 )
-from sadih_dask.compute.reduction import BlockReduction, Partial, Resumable
+from sadih_dask.compute.reduction import BlockReduction, Partial
 from sadih_dask.compute.rows import LazyRows, ReadableRows, Rows, StoreRows
 from sadih_dask.compute.run import reporting, total_threads
 from sadih_dask.compute.tree import Tasks
@@ -65,7 +65,7 @@ def scan(
 def _parts(rows: Rows, reduction: BlockReduction[Any], checkpoint: Checkpoint | None) -> Parts:
     if checkpoint is None:
         return Parts([(0, rows.n_rows)])
-    if not isinstance(rows, StoreRows) or not isinstance(reduction, Resumable):
+    if not isinstance(rows, StoreRows):
         raise InputError(
             f"{checkpoint.url} cannot be the checkpoint of this pass: only a pass over a "
             "FeatureStore can be told from others and resumed. Put the rows into a store, or leave "
@@ -128,8 +128,7 @@ class _RangeTasks:
 
     def _after(self, purpose: str, function: Any, first: int, last: int, given: str) -> str:
         """A task with the file of a part."""
-        job = self._files, first, last, self._parts.columns, given, self._shared
-        return self._tasks.after(purpose, function, *job)
+        return self._tasks.after(purpose, function, self._files, first, last, given, self._shared)
 
     def _read_node(self, start: int, stop: int) -> Any:
         step = self._block if start in self._cut else self._node
@@ -180,14 +179,14 @@ def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: BlockReduc
 
 
 def _load_range(
-    files: PartFiles, start: int, stop: int, columns: int, rows: ReadableRows, reduction: Any
+    files: PartFiles, start: int, stop: int, rows: ReadableRows, reduction: Any
 ) -> tuple[Any, int]:
     """The result of a part that is on file, or of its rows if the file is damaged; rows loaded."""
     found = load(files, start, stop, reduction)
     if found is not None:
         return found, stop - start
     found = _scan_range(rows, start, stop, reduction)
-    return keep(files, start, stop, columns, found, reduction), 0
+    return keep(files, start, stop, found, reduction), 0
 
 
 def _scan_block(

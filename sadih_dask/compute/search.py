@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from sadih_dask.compute.codes import StoreCodes, StoredCodes, open_database, read_queries
+from sadih_dask.compute.codes import DatabaseCodes, open_database, read_queries
 from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import Question, Result, reduce_pairs
 from sadih_dask.errors import InputError
@@ -24,7 +24,6 @@ from sadih_dask.retrieval.nearest import (
     nearest_keys,
     rows_of,
 )
-from sadih_dask.stores import CodeStore
 from sadih_dask.types import Array, Bytes, Ints
 
 MAX_RESULTS = 50_000_000
@@ -112,13 +111,13 @@ class Nearest:
         """Size of a partial result."""
         return 8 * self.k
 
-    def answer(self, database: StoredCodes, queries: Bytes, start: int, stop: int) -> Ints:
+    def answer(self, database: DatabaseCodes, queries: Bytes, start: int, stop: int) -> Ints:
         """Smallest keys over rows ``[start, stop)``."""
         return nearest_keys(queries, database.blocks(start, stop), self.k)
 
-    def merge(self, parts: list[Ints]) -> Ints:
-        """Smallest keys of several ranges."""
-        return merge_keys(parts, self.k)
+    def merge(self, one: Ints, other: Ints) -> Ints:
+        """Smallest keys of two ranges."""
+        return merge_keys([one, other], self.k)
 
 
 @dataclass(frozen=True)
@@ -130,17 +129,17 @@ class Within:
 
     bytes_per_query = 1  # what is found decides, and the limit bounds that
 
-    def answer(self, database: StoredCodes, queries: Bytes, start: int, stop: int) -> Finds:
+    def answer(self, database: DatabaseCodes, queries: Bytes, start: int, stop: int) -> Finds:
         """Finds in rows ``[start, stop)``."""
         return keys_within(queries, database.blocks(start, stop), self.radius, self.limit)
 
-    def merge(self, parts: list[Finds]) -> Finds:
-        """Finds in several ranges."""
-        check_finds(sum(len(part.keys) for part in parts), self.limit, self.radius)
-        return Finds.join(parts)
+    def merge(self, one: Finds, other: Finds) -> Finds:
+        """Finds in two ranges."""
+        check_finds(len(one.keys) + len(other.keys), self.limit, self.radius)
+        return Finds.join([one, other])
 
 
-def _within(database: StoredCodes, queries: Bytes, radius: int, limit: int) -> WithinRadius:
+def _within(database: DatabaseCodes, queries: Bytes, radius: int, limit: int) -> WithinRadius:
     parts = _ask(Within(radius, limit), database, queries)
     counts = np.concatenate([part.counts for part in parts])
     check_finds(int(counts.sum()), limit, radius)
@@ -151,21 +150,21 @@ def _within(database: StoredCodes, queries: Bytes, radius: int, limit: int) -> W
     return WithinRadius(radius, lims, rows, distances, _ids(database, rows))
 
 
-def _ask(question: Question[Bytes, Result], database: StoredCodes, queries: Bytes) -> list[Result]:
+def _ask(
+    question: Question[Bytes, Result], database: DatabaseCodes, queries: Bytes
+) -> list[Result]:
     def cut(block: range) -> Bytes:
         return queries[block.start : block.stop]
 
     return reduce_pairs(question, database, len(queries), cut)
 
 
-def _rerank(database: StoredCodes, keys: Ints, projections: Array) -> Ints:
+def _rerank(database: DatabaseCodes, keys: Ints, projections: Array) -> Ints:
     """Keys in the order of inner products; the candidates' codes are read once."""
     rows = rows_of(keys)
     wanted = np.unique(rows)
-    if isinstance(database, StoreCodes):
-        codes = database.store.take("codes", wanted)
-    else:
-        codes = database.codes[wanted]
+    store = database.store
+    codes = database.source[wanted] if store is None else store.take("codes", wanted)
     if projections.shape != (len(keys), database.n_bits):
         raise InputError(
             f"projections have shape {projections.shape}; {len(keys)} queries of "
@@ -174,15 +173,15 @@ def _rerank(database: StoredCodes, keys: Ints, projections: Array) -> Ints:
     return np.take_along_axis(keys, asymmetric_order(projections, rows, codes, wanted), axis=1)
 
 
-def _named(database: StoredCodes, keys: Ints) -> Neighbours:
+def _named(database: DatabaseCodes, keys: Ints) -> Neighbours:
     rows = rows_of(keys)
     return Neighbours(rows, distances_of(keys).astype(np.int32), _ids(database, rows))
 
 
-def _ids(database: StoredCodes, rows: Ints) -> Array:
+def _ids(database: DatabaseCodes, rows: Ints) -> Array:
     """Ids of rows where the store has ids, else the row numbers."""
-    if not isinstance(database, StoreCodes) or "ids" not in database.store.arrays:
+    store = database.store
+    if store is None or "ids" not in store.arrays:
         return rows
-    store: CodeStore = database.store
     wanted, places = np.unique(rows, return_inverse=True)
     return store.take("ids", wanted)[places.reshape(rows.shape)]

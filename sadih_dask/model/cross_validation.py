@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, cl
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from sadih_dask.compute.folds import training_statistics
+from sadih_dask.compute.reduction import training_statistics
 from sadih_dask.compute.run import Progress, reporting, total_threads
 from sadih_dask.compute.tree import run_each
 from sadih_dask.errors import InputError, LabelError

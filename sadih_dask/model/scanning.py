@@ -14,9 +14,8 @@ import numpy as np
 
 from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.checkpoint import Checkpoint
-from sadih_dask.compute.folds import FoldReduction, Folds, SampledRows
 from sadih_dask.compute.memory import MemoryPlan, check_scan
-from sadih_dask.compute.reduction import Reduction
+from sadih_dask.compute.reduction import FoldReduction, Folds, Reduction, SampledRows
 from sadih_dask.compute.rows import Rows
 from sadih_dask.compute.run import nobody, reporting
 from sadih_dask.compute.scan import scan

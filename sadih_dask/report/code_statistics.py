@@ -131,7 +131,7 @@ class _BitsAndNearest:
         for row, block in database.blocks(start, stop):
             for first in range(0, len(block), PIECE_ROWS):
                 codes = block[first : first + PIECE_ROWS]
-                found = self.merge([found, self._of_block(codes, queries, row + first)])
+                found = self.merge(found, self._of_block(codes, queries, row + first))
         return found
 
     def _of_block(self, codes: Bytes, queries: Bytes, first_row: int) -> _Partial:
@@ -139,11 +139,9 @@ class _BitsAndNearest:
         keys = distances(queries, codes) * self.n_rows + rows
         return _Partial(BitCounts.of_block(codes, self.n_bits), keys)
 
-    def merge(self, parts: Sequence[_Partial]) -> _Partial:
-        bits = parts[0].bits
-        for part in parts[1:]:
-            bits = bits.merge(part.bits)
-        keys = np.concatenate([part.keys for part in parts], axis=1)
+    def merge(self, one: _Partial, other: _Partial) -> _Partial:
+        bits = one.bits.merge(other.bits)
+        keys = np.concatenate([one.keys, other.keys], axis=1)
         if keys.shape[1] > self.k:
             keys = np.partition(keys, self.k - 1, axis=1)[:, : self.k]
         return _Partial(bits, np.sort(keys, axis=1))

@@ -10,8 +10,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from sadih_dask import SADIH, FeatureStore
-from sadih_dask.compute.folds import FoldReduction, Folds
-from sadih_dask.compute.reduction import Reduction
+from sadih_dask.compute.reduction import FoldReduction, Folds, Reduction
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.scan import scan
 from sadih_dask.model.cross_validation import SADIHCV

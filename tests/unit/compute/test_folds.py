@@ -10,8 +10,13 @@ import pytest
 
 from sadih_dask import FeatureStore
 from sadih_dask.compute.checkpoint import Checkpoint
-from sadih_dask.compute.folds import FoldReduction, Folds, FoldStatistics, training_statistics
-from sadih_dask.compute.reduction import Reduction
+from sadih_dask.compute.reduction import (
+    FoldReduction,
+    Folds,
+    FoldStatistics,
+    Reduction,
+    training_statistics,
+)
 from sadih_dask.compute.rows import ArrayRows, LazyRows, Rows, StoreRows
 from sadih_dask.compute.scan import scan
 from sadih_dask.errors import InputError, LabelError, NonFiniteError
