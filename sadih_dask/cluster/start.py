@@ -80,10 +80,10 @@ def running(settings: ClusterSettings) -> Iterator[Cluster]:
     }
     if settings.memory_limit is not None:
         config[CONFIG_KEY] = settings.memory_limit
-    if settings.kind != "scheduler":
-        # A worker that is stopped keeps its tasks for so long; Dask would leave them five minutes.
-        config["distributed.scheduler.worker-ttl"] = configured(WORKER_SILENCE)
     if settings.kind == "processes":
+        # A process that is stopped keeps its tasks for so long; Dask would leave them five minutes,
+        # which a node that imports from a cold file system may need, but no process here.
+        config["distributed.scheduler.worker-ttl"] = configured(WORKER_SILENCE)
         # Who is gone on this machine is gone at once; Dask would go on trying for half a minute.
         config["distributed.comm.timeouts.connect"] = "5s"
     if settings.kind == "threads" and settings.threads is not None:

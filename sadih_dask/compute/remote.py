@@ -21,15 +21,13 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future as Handle
 from concurrent.futures import wait
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock
 from time import monotonic, time
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import dask
 from dask.delayed import Delayed
 from dask.utils import parse_timedelta
-from distributed import Future
 from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
 
@@ -95,17 +93,12 @@ def run_on_cluster(
         with conversation(client):
             raise
     finally:
-        _let_go(future)
+        if client.status == "running" and future.status != "finished":
+            future.cancel()  # what still runs
 
 
-async def _result(future: Future[Any]) -> Any:
+async def _result(future: Any) -> Any:
     return await future.result()
-
-
-def _let_go(future: Future[Any]) -> None:
-    """Stop what still runs."""
-    if future.client.status == "running" and future.status != "finished":
-        future.cancel()
 
 
 def _verdict(error: KilledWorker | NoWorkerError | NoValidWorkerError, graph: Any) -> ClusterError:
@@ -147,7 +140,7 @@ WORKER_TIMEOUT = "sadih.worker-timeout", "300s"
 WORKER_SILENCE = "sadih.worker-silence", "30s"
 """Dask configuration, and its default: how long a worker may be silent before it is named.
 
-A scheduler that is started here gives its tasks to others then.
+The scheduler of processes on this machine gives its tasks to others then.
 """
 INTERVAL = 0.25
 """Seconds between two questions."""
@@ -157,8 +150,7 @@ LOST = (
 )
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """What a scheduler says of itself.
 
     unfinished  tasks that are not over
@@ -187,7 +179,7 @@ def settle(
     handle = run_coroutine_threadsafe(_outcome(work), client.loop.asyncio_loop)
     watch = _Watch(client, prefix, report)
     try:
-        while not _over(handle, INTERVAL):
+        while not wait([handle], timeout=INTERVAL).done:
             watch.look()
         result, error = handle.result()
         if error is not None:
@@ -206,10 +198,6 @@ async def _outcome(
         return await work, None
     except (FutureCancelledError, FuturesCancelledError) as error:
         return None, error
-
-
-def _over(handle: Handle[Any], timeout: float) -> bool:
-    return bool(wait([handle], timeout=timeout).done)
 
 
 class _Watch:
@@ -236,7 +224,9 @@ class _Watch:
                 self._take(self._question.result())
             self._question = None
         if self._question is None:
-            question = _ask(self._client, self._prefix)
+            question = self._client.run_on_scheduler(
+                _state, self._prefix, configured(WORKER_SILENCE), asynchronous=True
+            )
             self._question = run_coroutine_threadsafe(question, self._client.loop.asyncio_loop)
         self._judge()
 
@@ -247,15 +237,16 @@ class _Watch:
         self._lack = "no worker with memory left" if state.workers else "no worker"
         if self._report is not None and state.unfinished is not None:
             self._report(state.unfinished)
+        after = (
+            "" if state.patience is None else f", until others get them after {state.patience:g} s"
+        )
         for address in state.silent.keys() - self._named:
             logger.warning(
                 "the worker at %s has not been heard of for %.0f s: its process is stopped, or its "
-                "machine hangs. Its tasks %s",
+                "machine hangs. Its tasks wait for it%s",
                 address,
                 state.silent[address],
-                "wait for it"
-                if state.patience is None
-                else f"are given to others after {state.patience:.0f} s",
+                after,
             )
         self._named = set(state.silent)
 
@@ -283,13 +274,8 @@ class _Watch:
             self._question.cancel()
 
 
-async def _ask(client: Any, prefix: str | None) -> State:
-    silence = configured(WORKER_SILENCE)
-    return State(*await client.run_on_scheduler(_state, prefix, silence, asynchronous=True))
-
-
-def _state(prefix: str | None, silence: float, dask_scheduler: Any = None) -> tuple[Any, ...]:
-    """On the scheduler: fields of a `State`."""
+def _state(prefix: str | None, silence: float, dask_scheduler: Any = None) -> State:
+    """On the scheduler: how things stand."""
     left = None
     if prefix is not None:
         group = dask_scheduler.task_groups.get(prefix)
@@ -298,7 +284,8 @@ def _state(prefix: str | None, silence: float, dask_scheduler: Any = None) -> tu
     workers, now = dask_scheduler.workers, time()
     unheard = {address: now - worker.last_seen for address, worker in workers.items()}
     silent = {address: seconds for address, seconds in unheard.items() if seconds > silence}
-    return left, len(workers), len(dask_scheduler.running), silent, dask_scheduler.worker_ttl
+    willing, patience = len(dask_scheduler.running), dask_scheduler.worker_ttl
+    return State(left, len(workers), willing, silent, patience)
 
 
 def configured(setting: tuple[str, str]) -> float:
