@@ -1,15 +1,12 @@
-"""Files of an unfinished pass over a store: what its finished parts have come to.
-
-A file holds the arrays of one part, a range of rows. Its name and its contents say which pass it
-belongs to, by a hash of all that decides the arrays; nothing in it depends on when or where it was
-computed. It is an archive with checksums, so a damaged one is noticed.
-
-A pass that goes on where an interrupted one was: finished parts are loaded, not read again.
+"""A pass over a store that goes on where an interrupted one was: finished parts are loaded.
 
 The reduction tree has a fixed shape, so what a subtree of it comes to depends on the rows below it
 alone. The subtrees of one level are the *parts* of a pass: the task that completes one writes its
 partial result to a file, and the next pass over the same rows begins with those files. The result
 has the same bits, whatever was loaded and whatever was read.
+
+Name and contents of a file say which pass it belongs to, by a hash of all that decides its arrays;
+nothing in it depends on when or where it was computed. Checksums show a damaged one.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress, listener
 from sadih_dask.errors import FormatError, SadihError
 from sadih_dask.files.archive import read_archive, write_archive
-from sadih_dask.files.filesystem import Files, LocalFiles, connect
+from sadih_dask.files.filesystem import LocalFiles, connect
 from sadih_dask.learning.statistics import MERGE_FAN_IN
 from sadih_dask.stores.features import LEARNED_FROM
 from sadih_dask.types import Array
@@ -89,7 +86,7 @@ class PartFiles:
     def ranges(self) -> tuple[set[tuple[int, int]], int]:
         """Return the rows of the parts that are there, and how many files are of other passes."""
         found, others = set(), 0
-        for name in self._files().names(""):
+        for name in connect(self.url, self.options).names(""):
             if (match := _NAME.fullmatch(name)) is None:
                 continue
             if match[1] == self.identity[:32]:
@@ -103,16 +100,9 @@ class PartFiles:
 
         It need not survive a power cut: what is damaged then is computed again.
         """
-        meta = {"identity": self.identity, "rows": [first, last]}
-        write_archive(
-            self._place(first, last),
-            KIND,
-            VERSION,
-            meta,
-            arrays,
-            durable=False,
-            storage_options=self.options,
-        )
+        place, meta = self._place(first, last), {"identity": self.identity, "rows": [first, last]}
+        options: dict[str, Any] = {"durable": False, "storage_options": self.options}
+        write_archive(place, KIND, VERSION, meta, arrays, **options)
 
     def read(self, first: int, last: int) -> dict[str, Array]:
         """Read the part of rows ``[first, last)``; an error unless it is just what was written."""
@@ -121,9 +111,6 @@ class PartFiles:
         if meta.get("identity") != self.identity or meta.get("rows") != [first, last]:
             raise FormatError(f"{place} belongs to other rows or another pass")
         return arrays
-
-    def _files(self) -> Files:
-        return connect(self.url, self.options)
 
     def _place(self, first: int, last: int) -> str:
         return f"{self.url}/scan-{self.identity[:32]}-{first}-{last}.part"

@@ -3,14 +3,12 @@
 An error of a task arrives as it was raised, and the task is not tried again. What the cluster does
 wrong (a scheduler that dies, workers that stay away or die of a task) is a `ClusterError`.
 
-Waiting for a cluster, but never for ever.
-
-The thread that wants a result waits for it and, now and then, asks the scheduler how things stand.
-A scheduler that does not answer, or one whose workers are all gone or out of memory, is an error
-after a while; one without any worker has been given work, so a cluster that adapts to it starts
-some meanwhile. A worker of which nothing is heard is named in a warning: its tasks wait for it.
-The questions run on the client's own loop, one at a time: none blocks the wait, and no thread is
-left behind that could still speak when the work is over.
+A cluster is waited for, but never for ever: the thread that wants a result waits for it and, now
+and then, asks the scheduler how things stand. One that does not answer, or whose workers are all
+gone or out of memory, is an error after a while; one without any worker has been given work, so a
+cluster that adapts to it starts some meanwhile. A worker of which nothing is heard is named in a
+warning: its tasks wait for it. The questions run on the client's own loop, one at a time: none
+blocks the wait, and no thread is left behind that could still speak when the work is over.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 All three know how many rows there are (``n_rows``), how many rows cost as much to read as one
 (``chunk_rows``), whether they live in this process and should not travel (``local``), whether a
 block of them is a copy that its reader may overwrite (``owned``), columns and type of the features,
-columns of multi-hot labels (None for one class per row), and can ``take`` single rows.
-
-Labels of queries and of database rows, as evaluation reads them.
+columns of multi-hot labels (None for one class per row), and can ``take`` single rows. Labels alone
+are what evaluation reads of queries and of database rows.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -105,12 +105,14 @@ def _counts(key: Any, counted: str) -> bool:
     return isinstance(key, tuple) and key[0] == counted
 
 
-def _local_progress(counted: str, total: int, progress: Progress | None) -> Callback:
+def _local_progress(counted: str, total: int, progress: Progress | None) -> Any:
     """Report finished tasks of a local scheduler."""
+    if progress is None:
+        return nullcontext()
     done = itertools.count(1)
 
     def finished(key: Any, *_: Any) -> None:
-        if progress is not None and _counts(key, counted):
+        if _counts(key, counted):
             progress(next(done), total)
 
     return Callback(posttask=finished)

@@ -11,7 +11,6 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from dask.highlevelgraph import HighLevelGraph
 
 from sadih_dask.compute.checkpoint import (
     Checkpoint,
@@ -132,17 +131,10 @@ class _RangeTasks:
 
     def _read_node(self, start: int, stop: int) -> Any:
         step = self._block if start in self._cut else self._node
-        blocks = [
-            self._tasks.add(
-                (row // self._block,),
-                _scan_range,
-                self._source,
-                row,
-                min(row + step, stop),
-                self._shared,
-            )
-            for row in range(start, stop, step)
-        ]
+        blocks = []
+        for row in range(start, stop, step):
+            read = _scan_range, self._source, row, min(row + step, stop), self._shared
+            blocks.append(self._tasks.add((row // self._block,), *read))
         return self._tasks.chain(blocks, _merge)
 
 
@@ -151,20 +143,12 @@ def _array_leaves(tasks: Tasks, shared: str, rows: LazyRows, block_rows: int) ->
     features = rows.features.rechunk((block_rows, -1))
     labels = rows.labels.rechunk((block_rows, *(-1 for _ in rows.labels.shape[1:])))
     zeros = (0,) * (labels.ndim - 1)
-    tasks.graph |= HighLevelGraph.merge(
-        features.__dask_graph__(), labels.__dask_graph__()
-    ).to_dict()
-    return [
-        tasks.add(
-            (k,),
-            _scan_block,
-            (features.name, k, 0),
-            (labels.name, k, *zeros),
-            k * block_rows,
-            shared,
-        )
-        for k in range(features.numblocks[0])
-    ]
+    tasks.graph |= dict(features.__dask_graph__()) | dict(labels.__dask_graph__())
+    leaves = []
+    for k in range(features.numblocks[0]):
+        chunks = (features.name, k, 0), (labels.name, k, *zeros)
+        leaves.append(tasks.add((k,), _scan_block, *chunks, k * block_rows, shared))
+    return leaves
 
 
 def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: BlockReduction[Any]) -> Any:

@@ -374,13 +374,8 @@ class SADIH(
         check_width(self, store)
         encoder: HashRows | LookUpLabels = HashRows(self.hash_function_)
         if learned:
-            encoder = LookUpLabels.in_store(
-                self.groups_,
-                self.label_codes_,
-                self.classes_,
-                self.class_names_,
-                store,
-            )
+            known = self.groups_, self.label_codes_, self.classes_, self.class_names_
+            encoder = LookUpLabels.in_store(*known, store)
         with reporting(progress):
             return write_codes(
                 store,
