@@ -244,14 +244,10 @@ def test_progress_rises_and_is_complete_once(cluster: DaskProcesses) -> None:
 # --- workers that are stopped -------------------------------------------------------------------
 
 
-def nap_here(seconds: float) -> int:
-    time.sleep(seconds)
-    return os.getpid()
-
-
 def naps() -> tuple[dict[Any, Any], str]:
+    """Tasks for which a worker imports next to nothing: while it does, it is silent."""
     name = unique_name("nap")
-    graph: dict[Any, Any] = {(name, k): (nap_here, 0.2) for k in range(40)}
+    graph: dict[Any, Any] = {(name, k): (time.sleep, 0.2) for k in range(40)}
     return {**graph, "all": (list, list(graph))}, name
 
 
@@ -259,10 +255,9 @@ def test_work_of_a_stopped_process_is_done_by_others(caplog: pytest.LogCaptureFi
     graph, name = naps()
     stopped: dict[str, int] = {}
     with (
-        dask.config.set({"sadih.worker-silence": "8s"}),
+        dask.config.set({"sadih.worker-silence": "10s"}),
         running(ClusterSettings(kind="processes", workers=2)) as there,
     ):
-        there.client.run(nap_here, 0)  # imports take their time, in which a worker is silent
         address, process = next(iter(there.client.run(os.getpid).items()))
 
         def stop(done: int, total: int) -> None:
