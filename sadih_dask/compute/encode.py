@@ -19,7 +19,7 @@ from dask._task_spec import DataNode
 from dask.highlevelgraph import HighLevelGraph
 
 from sadih_dask.compute.rows import Renumbering, StoreRows, numbering_of_store
-from sadih_dask.compute.run import Progress, unique_name
+from sadih_dask.compute.run import unique_name
 from sadih_dask.compute.tree import fill
 from sadih_dask.errors import (
     Argument,
@@ -140,7 +140,6 @@ def write_codes(
     model: str,
     block_rows: int,
     overwrite: bool = False,
-    progress: Progress | None = None,
 ) -> tuple[CodeStore, int]:
     """Encode the rows of a store that codes of this model do not cover; return how many, too.
 
@@ -180,7 +179,7 @@ def write_codes(
             overwrite=overwrite or found is not None,
         )
     first = store.n_rows - writer.n_rows
-    fill(writer, _encode_block, (store, first, encoder, block_rows), progress)
+    fill(writer, _encode_block, (store, first, encoder, block_rows))
     return writer.finalise(), writer.n_rows
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.compute.codes import DatabaseCodes, HashedRows, StoreCodes
+from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows, coverage_of
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress
@@ -145,9 +145,9 @@ def _have_pictures(queries: FeatureStore, database: FeatureStore) -> bool:
 
 def _codes(model: SADIH, rows: Collection, database: FeatureStore) -> DatabaseCodes:
     if rows.codes is not None:
-        return StoreCodes(rows.codes)
+        return DatabaseCodes.of_store(rows.codes)
     features = StoreRows(database, 0, database.n_rows)
-    return HashedRows(features, HashRows(model.hash_function_), model.block_rows)
+    return DatabaseCodes.of_rows(features, HashRows(model.hash_function_), model.block_rows)
 
 
 def _number_alike(names: Sequence[str], other: Sequence[str]) -> bool:

@@ -75,7 +75,7 @@ def fit(
         report = None if progress is None else progress(n_new)
         model.set_params(**wanted.get_params()).fit(store, progress=report, checkpoint=kept)
         model.save(target)
-        n_loaded = 0 if kept is None else kept.n_rows_loaded
+        n_loaded = model.n_rows_loaded_
     if kept is not None:
         kept.discard()
     n_removed = 0 if change is None else len(change.deleted)
