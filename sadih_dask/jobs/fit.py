@@ -58,13 +58,15 @@ def fit(
     A model of the same parameters that has learned from the first rows of the store learns from
     the others; any other model stays, unless it may be overwritten. ``candidates`` are files of
     earlier models, which may have other parameters, as long as their statistics are of use here:
-    the first that is spares reading its rows again. `progress(n_rows)` is asked for something to
+    the first that is spares reading its rows again. A file that another process has written since
+    this call began is not replaced: ConflictError. `progress(n_rows)` is asked for something to
     report to, with the number of rows that are going to be learned from. `checkpoint` is a folder
     or URL for what a long scan has come to; the same call goes on after an interruption, and
     removes it when the model is saved.
     """
     wanted, place = SADIH(**parameters), locate(target)
     kept = None if checkpoint is None else Checkpoint(checkpoint)
+    before = place.version()
     if not overwrite and place.is_file():
         model, change = _at_target(store, target, wanted)
     else:
@@ -74,7 +76,7 @@ def fit(
         place.check()
         report = None if progress is None else progress(n_new)
         model.set_params(**wanted.get_params()).fit(store, progress=report, checkpoint=kept)
-        model.save(target)
+        model.save(target, since=before)
         n_loaded = 0 if kept is None else kept.n_rows_loaded
     if kept is not None:
         kept.discard()

@@ -99,6 +99,7 @@ def tune(
     ``checkpoint`` is as in `jobs.fit.fit`.
     """
     began, place = time.perf_counter(), locate(target)
+    before = place.version()
     if place.is_file() and not overwrite:
         raise ConflictError(f"{target} is there already", remedy=OVERWRITE)
     place.check()
@@ -130,7 +131,7 @@ def tune(
     tuned = Tuned(fitted, search, time.perf_counter() - began)
     if results is not None:
         tuned = replace(tuned, files=_write(results, tuned))
-    tuned.model.save(target)
+    tuned.model.save(target, since=before)
     if kept is not None:
         kept.discard()
     return tuned
