@@ -170,7 +170,7 @@ class Holder:
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
     started: str = field(default_factory=lambda: _start_time(os.getpid()))
-    kernel: str = field(default_factory=_kernel)
+    kernel: str = field(default_factory=lambda: _kernel())
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     beat: int = 0
 

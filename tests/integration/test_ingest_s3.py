@@ -15,7 +15,6 @@ import pytest
 
 from sadih_dask.errors import ConflictError
 from sadih_dask.files.filesystem import connect
-from sadih_dask.files.lease import LOCK_KEY, Holder
 from sadih_dask.ingest import DataFiles, compare, ingest
 from sadih_dask.stores import FeatureStore
 from tests.support.processes import Here
@@ -232,18 +231,6 @@ def test_killed_and_resumed(bucket: str) -> None:
     np.testing.assert_array_equal(done.store.read("features"), numbered(0, 500))
     assert not connect(url).names("_commits/pending")
     assert not [name for name in connect(url).names("_commits") if name == "lock"]
-
-
-def test_the_lock_of_a_host_that_died_runs_out(
-    bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sadih_dask.files.lease.RENEWAL", 0.1)
-    monkeypatch.setattr("sadih_dask.files.lease.LEASE", 0.6)
-    x = put(f"{bucket}/x.npy", npy(numbered(0, 20)))
-    files = connect(f"{bucket}/s")
-    files.create(LOCK_KEY, Holder("elsewhere", 1, "1", "t", 5, time.time()).to_json())
-    assert ingest(DataFiles(x), f"{bucket}/s").store.n_rows == 20
-    assert LOCK_KEY.rpartition("/")[2] not in files.names("_commits")
 
 
 def test_environment_is_all_that_the_command_needs(bucket: str) -> None:

@@ -233,7 +233,7 @@ def test_who_sleeps_while_removing_harms_nobody(
     started = directory.seen()
 
     def others() -> None:
-        with pytest.raises(SadihError, match="removed|missing|gone|not complete|has no run"):
+        with pytest.raises(SadihError, match=r"removed|missing|gone|not complete|has no run"):
             directory.roll_back(a)
         late = completed(directory, fit="a")  # by one that has begun before
         with pytest.raises(ConflictError, match="another run has removed old runs"):
