@@ -13,7 +13,8 @@ committed and nothing else, and a checksum of itself.
     segments                 id, rows, chunks, checksum of the manifest, deletions, leaves
     pending                  segments that somebody is writing: named here before their first byte
     history                  generations that can still be read
-    recent                   segments that were committed last, whatever they were joined to since
+    recent                   the last commits, by which a lost answer is recognised: the segment
+                             that each has added, whatever it was joined to since, or a random id
     nonce                    random, so that no two roots are alike
 """
 
@@ -201,7 +202,7 @@ class Root:
     def committed(self, segment: Segment | None = None, **changes: Any) -> Root:
         """Return the next state, by adding a segment or otherwise, with this one in its history."""
         history = (*self.history, (self.generation, self.commit)) if self.segments else ()
-        recent = self.recent if segment is None else (*self.recent, segment.id)
+        recent = (*self.recent, new_id() if segment is None else segment.id)
         return replace(
             self,
             generation=self.generation + 1,
