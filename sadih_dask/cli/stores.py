@@ -137,7 +137,7 @@ def verify_command(store: str, workers: int | None, quiet: bool) -> None:
         return
     bar = Bar("Verifying", unit="chunks", quiet=quiet)
     with options.resumable("Nothing was changed."), bar:
-        found = verify(store, workers=workers, progress=bar)
+        found = verify(store, workers=workers)
     if found is None:
         echo(f"{store}: model file, intact.")
         return

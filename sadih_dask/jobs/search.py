@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.compute.run import Progress, computed, is_lazy
+from sadih_dask.compute.run import computed, heard_in, is_lazy
 from sadih_dask.compute.search import search
 from sadih_dask.errors import Argument, ConflictError, FormatError, InputError, Remedy, require
 from sadih_dask.files.filesystem import write_atomically
@@ -177,14 +177,12 @@ def look_up(
     radius: int | None,
     *,
     max_results: int,
-    progress: Progress | None = None,
 ) -> Neighbours | WithinRadius:
     """Find the ``k`` nearest, or all within a radius."""
+    heard = heard_in(codes.n_rows)
     if radius is not None:
-        return search(
-            codes, queries.codes, radius=radius, max_results=max_results, progress=progress
-        )
-    return search(codes, queries.codes, k, projections=queries.projections, progress=progress)
+        return search(codes, queries.codes, radius=radius, max_results=max_results, progress=heard)
+    return search(codes, queries.codes, k, projections=queries.projections, progress=heard)
 
 
 def check_target(path: Path, *, overwrite: bool, endings: tuple[str, ...] = ENDINGS) -> None:
