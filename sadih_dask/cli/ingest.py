@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import echo
-from sadih_dask.cli.progress import Bar
+from sadih_dask.cli.output import Bar, echo
 
 if TYPE_CHECKING:
     from sadih_dask.ingest import HoldOut, Ingested

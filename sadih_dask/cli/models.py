@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import echo, echo_json
-from sadih_dask.cli.progress import Bar
+from sadih_dask.cli.output import Bar, echo, echo_json
 from sadih_dask.model.parameters import PAPER_GRID, PARAMETERS, Parameter
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import complain, echo, echo_json
-from sadih_dask.cli.progress import Bar
+from sadih_dask.cli.output import Bar, complain, echo, echo_json
 
 if TYPE_CHECKING:
     from sadih_dask.jobs.inspect import LabelDescription, ModelDescription, StoreDescription

@@ -42,12 +42,7 @@ def write_results(
     ``query_ids`` name the queries; by default they are their row numbers.
     """
     target = Path(path)
-    if target.suffix not in ENDINGS:
-        raise InputError(f"{target} must end in one of {', '.join(ENDINGS)}, which says the format")
-    if not target.parent.is_dir():
-        raise InputError(f"{target.parent} is not a folder; create it first")
-    if target.exists() and not overwrite:
-        raise ConflictError(f"{target} is there already; choose another name or overwrite it")
+    check_target(target, overwrite=overwrite)
     if query_ids is not None and len(query_ids) != len(result):
         raise InputError(f"{len(query_ids)} query ids were given for {len(result)} queries")
     write = {".parquet": _write_parquet, ".zarr": _write_zarr, ".npz": _write_npz}[target.suffix]
@@ -194,7 +189,9 @@ def check_target(path: Path, *, overwrite: bool, endings: tuple[str, ...] = ENDI
     if path.exists() and not overwrite:
         raise ConflictError(
             f"{path} is there already",
-            remedy=Remedy("Replace it with {}", Argument("overwrite", True)),
+            remedy=Remedy(
+                "Choose another name, or replace it with {}", Argument("overwrite", True)
+            ),
         )
 
 

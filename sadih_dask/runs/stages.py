@@ -51,7 +51,7 @@ DATABASE, QUERIES = "database.zarr", "queries.zarr"
 
 Outputs = dict[str, Any]
 Display = Callable[..., Any]
-"""Asked for a display of progress, such as `cli.progress.Bar`, by a title, and `goes_on`."""
+"""Asked for a display of progress, such as `cli.output.Bar`, by a title, and `goes_on`."""
 
 
 @dataclass(eq=False)
