@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import complain, echo, echo_json
-from sadih_dask.cli.progress import Bar
+from sadih_dask.cli.output import Bar, complain, echo, echo_json
 
 if TYPE_CHECKING:
     from sadih_dask.jobs.inspect import LabelDescription, ModelDescription, StoreDescription
@@ -137,7 +136,7 @@ def verify_command(store: str, workers: int | None, quiet: bool) -> None:
         return
     bar = Bar("Verifying", unit="chunks", quiet=quiet)
     with options.resumable("Nothing was changed."), bar:
-        found = verify(store, workers=workers, progress=bar)
+        found = verify(store, workers=workers)
     if found is None:
         echo(f"{store}: model file, intact.")
         return

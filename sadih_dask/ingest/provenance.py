@@ -36,7 +36,8 @@ from sadih_dask.files.filesystem import (
 from sadih_dask.ingest.inputs import BESIDE, DataFiles, Inputs
 from sadih_dask.sources.chunked import MARKERS
 from sadih_dask.sources.contract import reading
-from sadih_dask.stores.features import SOURCES_LIMIT, FeatureStore
+from sadih_dask.stores.commit import SOURCES_LIMIT
+from sadih_dask.stores.features import FeatureStore
 from sadih_dask.stores.root import load_json
 
 _PIECE = 2**22
