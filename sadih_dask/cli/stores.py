@@ -208,8 +208,8 @@ def compact_command(store: str, one_segment: bool, purge: bool, abandon: bool, q
         after = found.compact(one_segment=one_segment, purge=purge, progress=bar)
     given_up = f" {n_given_up} unfinished ones given up." if n_given_up else ""
     echo(
-        f"{after.url}: {len(found.segments):,} segments became {len(after.segments):,}, "
-        f"{after.n_rows:,} rows.{given_up}"
+        f"{after.url}: {after.n_rows:,} rows in {len(after.segments):,} segments, "
+        f"{len(found.segments):,} before.{given_up}"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.compute.codes import DatabaseCodes, HashedRows, StoreCodes
+from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows, coverage_of
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import heard_in
@@ -24,8 +24,7 @@ from sadih_dask.files.redaction import redact
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.model.evaluation import evaluate_model
 from sadih_dask.report import code_statistics
-from sadih_dask.report.page import WrittenFile, write_report
-from sadih_dask.report.retrieval import Length, Retrieval, best_possible, drawings, retrieval_report
+from sadih_dask.report.page import Length, Retrieval, best_possible, drawings, render
 from sadih_dask.retrieval.evaluation import Protocols
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.types import Floats, Ints
@@ -122,12 +121,12 @@ def look_closer(model: SADIH, rows: Collection, lengths: Sequence[Length]) -> Re
     if len(chosen):
         asked = model.transform(queries.take("features", chosen))
     heard = heard_in(database.n_rows)
-    seen = code_statistics.gather(_codes(model, rows, database), asked, progress=heard)
+    bits, nearest = code_statistics.gather(_codes(model, rows, database), asked, progress=heard)
     shown = None
     if len(chosen):
-        shown = code_statistics.pictured(queries, chosen, database, seen, names)
+        shown = code_statistics.pictured(queries, chosen, database, nearest, names)
     ceiling = _ceiling(model, queries, database, lengths)
-    return replace(found, bits=seen.bits, neighbours=shown, ceiling=ceiling)
+    return replace(found, bits=bits, neighbours=shown, ceiling=ceiling)
 
 
 def _have_pictures(queries: FeatureStore, database: FeatureStore) -> bool:
@@ -140,9 +139,9 @@ def _have_pictures(queries: FeatureStore, database: FeatureStore) -> bool:
 
 def _codes(model: SADIH, rows: Collection, database: FeatureStore) -> DatabaseCodes:
     if rows.codes is not None:
-        return StoreCodes(rows.codes)
+        return DatabaseCodes.of_store(rows.codes)
     features = StoreRows(database, 0, database.n_rows)
-    return HashedRows(features, HashRows(model.hash_function_), model.block_rows)
+    return DatabaseCodes.of_rows(features, HashRows(model.hash_function_), model.block_rows)
 
 
 def _number_alike(names: Sequence[str], other: Sequence[str]) -> bool:
@@ -214,24 +213,23 @@ def write_page(
 ) -> list[Path]:
     """Write figures and a report of what was measured; needs matplotlib."""
     found = look_closer(model, rows, lengths)
-    drawn = drawings(found)
+    drawn = list(drawings(found))
     saved = [path for drawing in drawn for path in drawing.save(folder / FIGURES)]
     data: dict[str, object] = {"queries": redact(rows.queries.url)}
     if rows.database is not None:
         data["database"] = redact(rows.database.url)
-    report = retrieval_report(
+    page = render(
         title,
         found,
         drawn,
         data=data,
-        files=[
-            *(WrittenFile.of(path, "every number, as JSON") for path in files),
-            WrittenFile.of(folder / FIGURES, "the figures, each as SVG and PDF"),
-        ],
+        files=dict.fromkeys(files, "every number, as JSON")
+        | {folder / FIGURES: "the figures, each as SVG and PDF"},
         started=datetime.fromtimestamp(began, UTC),
         seconds=time.time() - began,
     )
-    return [*saved, write_report(report, folder / REPORT)]
+    locate(folder / REPORT).write(lambda file: file.writelines([page.encode()]))
+    return [*saved, folder / REPORT]
 
 
 def missing_matplotlib() -> str | None:

@@ -75,7 +75,7 @@ def fit(
         model.set_params(**wanted.get_params())
         model.fit(store, progress=heard_in(n_new), checkpoint=kept)
         model.save(target, since=before)
-        n_loaded = 0 if kept is None else kept.n_rows_loaded
+        n_loaded = model.n_rows_loaded_
     if kept is not None:
         kept.discard()
     n_removed = 0 if change is None else len(change.deleted)

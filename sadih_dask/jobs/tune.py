@@ -119,7 +119,7 @@ def tune(
         solving=heard_in(n_solves, "Solving", "solves"),
         checkpoint=kept,
     )
-    n_loaded = 0 if kept is None else kept.n_rows_loaded
+    n_loaded = search.n_rows_loaded_
     fitted = Fitted(search.best_estimator_, store.n_rows, store.n_rows - n_loaded, n_loaded)
     tuned = Tuned(fitted, search, time.perf_counter() - began)
     if results is not None:
