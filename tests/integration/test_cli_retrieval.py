@@ -365,7 +365,7 @@ def strange(folder: Path) -> Path:
         ("evaluate m.sadih q-codes.zarr", "holds 'sadih-codes', expected 'sadih-features'"),
         ("evaluate m.sadih q.zarr db.zarr --codes other-codes.zarr", "encode .*db.zarr with it"),
         ("evaluate m.sadih q.zarr db.zarr --codes q-codes.zarr", "does not hold the hashed rows"),
-        ("evaluate m.sadih q.zarr db.zarr --codes learned.zarr", "protocol is 'learned'"),
+        ("evaluate m.sadih q.zarr db.zarr --codes learned.zarr", "they are learned"),
         ("evaluate light.sadih q.zarr", "saved without statistics"),
         ("evaluate none.sadih q.zarr -o made", "none.sadih does not exist"),
         ("export q.zarr x.faiss", "holds 'sadih-features', expected 'sadih-codes'"),
