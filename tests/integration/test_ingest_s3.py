@@ -56,7 +56,7 @@ def test_the_command_from_and_to_a_bucket(bucket: str, here: Here) -> None:
     np.testing.assert_array_equal(store.read("labels"), np.repeat([0, 1, 2], 50))
     np.testing.assert_array_equal(store.read("features")[100:], numbered(1000, 1050))
     files = DataFiles(words[0], words[3])
-    assert compare(files, words[1]).nothing_to_do
+    assert compare(files, words[1]).new == ()
     put(f"{bucket}/x11.npy", npy(numbered(0, 7)))
     put(f"{bucket}/y11.npy", npy(np.full(7, 2)))
     found = compare(files, words[1])
@@ -154,7 +154,7 @@ def test_every_format_from_a_bucket(bucket: str, tmp_path: Path, form: str) -> N
     np.testing.assert_array_equal(done.store.read("features"), numbered(0, 300))
     if "labels" in done.store.arrays:
         np.testing.assert_array_equal(done.store.read("labels"), np.arange(300) % 3)
-    assert compare(DataFiles(f"{bucket}/x.{form}"), tmp_path / "s").nothing_to_do
+    assert compare(DataFiles(f"{bucket}/x.{form}"), tmp_path / "s").new == ()
 
 
 def test_labels_as_text_from_a_bucket(bucket: str, tmp_path: Path) -> None:
