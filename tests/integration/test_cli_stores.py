@@ -243,9 +243,9 @@ def test_compacting_joins_segments_and_purging_leaves_nothing_of_deleted_rows(
     assert any(secret in path.read_bytes() for path in store.rglob("c.*"))
 
     out, _ = here("compact", store, "-q")
-    assert out == f"{store}: 3 segments became 3, 1,650 rows.\n"  # only the first had dead rows
+    assert out == f"{store}: 1,650 rows in 3 segments, 3 before.\n"  # only the first had dead rows
     out, _ = here("compact", store, "--one-segment", "-q")
-    assert out == f"{store}: 3 segments became 1, 1,650 rows.\n"
+    assert out == f"{store}: 1,650 rows in 1 segments, 3 before.\n"
     assert any(secret in path.read_bytes() for path in store.rglob("c.*"))  # in a former commit
     assert before.verify().ok
     here("compact", store, "--purge", "-q")
@@ -282,7 +282,7 @@ def test_what_was_begun_can_be_given_up(tmp_path: Path, here: Here) -> None:
     here("compact", store, "-q")  # leaves it alone
     assert writer.missing() == [1, 2, 3, 4, 5]
     out, _ = here("compact", store, "--abandon", "-q")
-    assert "1 segments became 1, 600 rows. 1 unfinished ones given up." in out
+    assert "600 rows in 1 segments, 1 before. 1 unfinished ones given up." in out
     assert files_of(store) == before
     assert "unfinished" not in here("inspect", store)[0]
     with pytest.raises(ConflictError, match="has been given up by somebody else"):
@@ -358,7 +358,7 @@ def test_an_encoding_killed_at_any_moment_is_completed_by_the_same_command(
     found = CodeStore.open(codes)
     np.testing.assert_array_equal(found.read("codes"), small.transform(np.load(x)))
     _, err = here("encode", store, model, codes, "--learned", code=1)
-    assert "holds codes of another model, or encoded ones where learned ones are wanted" in err
+    assert "holds codes that are encoded, not learned" in err
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
