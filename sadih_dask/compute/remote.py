@@ -139,7 +139,7 @@ Result = TypeVar("Result")
 
 SCHEDULER_TIMEOUT = "sadih.scheduler-timeout", "30s"
 """Dask configuration, and its default: how long a scheduler may be silent."""
-WORKER_TIMEOUT = "sadih.worker-timeout", "300s"
+WORKER_TIMEOUT = "sadih.worker-timeout", "600s"
 """Dask configuration, and its default: how long there may be no worker that takes tasks."""
 INTERVAL = 0.25
 """Seconds between two questions."""

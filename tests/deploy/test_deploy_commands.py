@@ -44,11 +44,12 @@ def here(tmp_path: Path, tls: Path) -> Iterator[Machine]:
         yield found
 
 
-def bring_up(here: Machine, scheduler: Command, worker: Command) -> Process:
-    """Start both, in this order, and ask each for its health as the image does."""
+def bring_up(here: Machine, scheduler: Command, *workers: Command) -> Process:
+    """Start all, in this order, and ask each for its health as the image does."""
     started = here.start(scheduler, "scheduler")
     here.until_healthy(started)
-    here.until_healthy(here.start(worker, "worker"))
+    for worker in [here.start(worker, "worker") for worker in workers]:
+        here.until_healthy(worker)
     return started
 
 
@@ -81,11 +82,12 @@ def test_compose_runs_and_its_health_check_sees_a_hang(here: Machine) -> None:
 
 def test_kubernetes_as_the_operator_makes_it(here: Machine) -> None:
     pytest.importorskip("dask_kubernetes", reason="needs pip install dask-kubernetes")
-    scheduler, _, worker = (
+    first, _, *workers = (
         one["spec"]["template"]["spec"] if one["kind"] == "Deployment" else {}
-        for one in operator_makes(standing_cluster())
+        for one in operator_makes(standing_cluster(), n_workers=2)
     )
-    bring_up(here, pod_command(scheduler), pod_command(worker))
+    scheduler = bring_up(here, pod_command(first), *map(pod_command, workers))
+    until(lambda: here.log(scheduler).count("Register worker") == 2, "two workers that join")
     given = here.here((KUBERNETES / "pipeline.toml").read_text(), "client")
     (here.folder / "config" / "pipeline.toml").write_text(given)
     incoming = here.folder / "data" / "incoming"
