@@ -8,7 +8,7 @@ results for blocks of queries.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ def evaluate(
     packed = read_queries(queries, codes)
     labels, asked = open_labels(database_labels, query_labels)
     weights = None if counts is None else np.asarray(counts)
-    histograms = compare(codes, labels, packed, asked, weights, progress)
+    histograms = compare(codes, labels, packed, asked, weights, progress=progress)
     return Evaluation.of(histograms, cutoffs=cutoffs, radius=radius, curve_length=curve_length)
 
 
@@ -63,11 +63,14 @@ def compare(
     queries: Bytes,
     query_labels: ArrayLabels,
     counts: Ints | None = None,
+    drawn: Ints | None = None,
     progress: Progress | None = None,
 ) -> Histograms:
-    """Histograms of all queries over the whole database."""
+    """Histograms of all queries, or of those at the numbers ``drawn``, over the whole database."""
     database = LabelledCodes(codes, labels, counts)
     _check(database, queries, query_labels)
+    if drawn is not None and len(drawn) < len(queries):
+        queries, query_labels = queries[drawn], replace(query_labels, ids=query_labels.ids[drawn])
 
     def cut(block: range) -> tuple[Bytes, Groups]:
         return queries[block.start : block.stop], query_labels.between(block.start, block.stop)

@@ -123,7 +123,15 @@ def retrieval_report(
         parameters=model.get_params(deep=False),
         quality=[_quality(length) for length in found.lengths],
         drawings=drawn,
-        data={"features": model.n_features_in_, **data, "model": model.fingerprint_},
+        data={
+            "features": model.n_features_in_,
+            **data,
+            "queries drawn from": evaluation.n_drawn_from,
+            "standard error of MAP": ", ".join(
+                f"{e.standard_errors['MAP']:.4f} {name}" for name, e in found.own.known.items()
+            ),
+            "model": model.fingerprint_,
+        },
         classes=tuple(found.classes) or tuple(str(name) for name in model.classes_),
         files=files,
         versions=installed_versions(),
