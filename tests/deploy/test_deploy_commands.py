@@ -2,7 +2,9 @@
 
 import json
 import os
+import runpy
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -68,6 +70,8 @@ def digits(here: Machine) -> None:
 
 def test_compose_runs_and_its_health_check_sees_a_hang(here: Machine) -> None:
     scheduler = bring_up(here, compose_command("scheduler"), compose_command("worker"))
+    pages = ("/health", "/info/main/workers.html", "/json/identity.json", "/metrics", "/status")
+    assert [here.status(scheduler, page) for page in pages] == [200, 404, 404, 404, 404]
     digits(here)
     code, said = here.run(compose_command("run"), **SMALL_RUN)
     assert code == 0, said
@@ -145,6 +149,35 @@ def test_a_single_job_waits_for_its_scheduler(here: Machine) -> None:
 
 def test_a_run_is_well_while_it_lasts(here: Machine) -> None:
     assert here.healthy(here.start(in_image(["run", "--settings"], {}), "client"))
+
+
+@pytest.mark.parametrize(
+    ("words", "address"),
+    [
+        (["dask", "worker", "tls://s:8786", "--dashboard-address", "8790"], "127.0.0.1:8790"),
+        (["/bin/dask", "worker", "tls://s:8786"], "127.0.0.1:8788"),
+        (["/sbin/init", "--", "sadih-entrypoint", "dask-worker", "s:1"], "127.0.0.1:8788"),
+        (["/sbin/init", "--", "sadih-entrypoint", "dask-scheduler"], "127.0.0.1:8787"),
+        (["/sbin/init", "--", "dask", "scheduler", "--dashboard-address=h:1"], "h:1"),
+        (["sadih", "run", "dask-worker.toml"], None),
+    ],
+)
+def test_whom_the_health_check_asks(words: list[str], address: str | None) -> None:
+    assert runpy.run_path(str(HEALTH))["address_of"](words) == address
+
+
+def test_a_worker_that_has_no_address_gets_one_that_the_health_check_knows(tmp_path: Path) -> None:
+    stand_in = tmp_path / "dask"
+    stand_in.write_text('#!/bin/sh\nprintf "%s " "$@"\n')
+    stand_in.chmod(0o755)
+    for words, said in (
+        (["dask-worker", "s:1"], "worker s:1 --dashboard-address=127.0.0.1:8788 "),
+        (["dask", "worker", "s:1", "--dashboard-address=:1"], "worker s:1 --dashboard-address=:1 "),
+        (["dask", "scheduler"], "scheduler "),
+    ):
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        line = in_image(words, {}).words
+        assert subprocess.check_output(line, env=environment, text=True) == said
 
 
 def test_the_image_speaks_the_words_of_sadih_and_of_dask(here: Machine) -> None:
