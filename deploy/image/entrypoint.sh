@@ -20,4 +20,9 @@ case "${2:-} $*" in
   "worker "*)
     set -- "$@" --dashboard-address=127.0.0.1:8788 ;; # a port that the health check can know
 esac
+case "${2:-} $*" in
+  "worker "*--no-nanny*) ;;
+  "worker "*)
+    set -- "$@" --preload-nanny=sadih_dask.cluster.retire ;; # told to end, it hands over
+esac
 exec "$@"

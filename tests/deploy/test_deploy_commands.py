@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed import Client
+from distributed.security import Security
 
 from tests.deploy.machine import (
     HEALTH,
@@ -105,6 +107,27 @@ def test_kubernetes_as_the_operator_makes_it(here: Machine) -> None:
     assert latest(here, "runs")["outcome"] == "complete"
 
 
+def test_a_worker_that_is_told_to_end_hands_over_what_it_holds(here: Machine) -> None:
+    scheduler = here.start(compose_command("scheduler"), "scheduler")
+    here.until_healthy(scheduler)
+    first, _ = (here.start(compose_command("worker"), "worker") for _ in range(2))
+    pem = {
+        "tls_ca_file": here.tls / "ca.pem",
+        "tls_client_cert": here.tls / "client.pem",
+        "tls_client_key": here.tls / "client.key",
+    }
+    security = Security(require_encryption=True, **{name: str(p) for name, p in pem.items()})
+    with Client(f"tls://127.0.0.1:{here.port}", security=security, timeout=PATIENCE) as client:
+        client.wait_for_workers(2, timeout=PATIENCE)
+        held = client.map(os.urandom, [16] * 40, pure=False)  # made again, they would be others
+        before = client.gather(held)
+        assert all(len(keys) > 0 for keys in client.has_what().values())
+        first.terminate()
+        assert first.wait(timeout=PATIENCE) is not None
+        assert len(client.has_what()) == 1
+        assert client.gather(held) == before, here.log(first) + here.log(scheduler)
+
+
 def test_systemd(here: Machine) -> None:
     worker = unit_command("systemd/sadih-worker.service")
     bring_up(here, unit_command("systemd/sadih-scheduler.service"), worker)
@@ -167,12 +190,12 @@ def test_whom_the_health_check_asks(words: list[str], address: str | None) -> No
 
 
 def test_a_worker_that_has_no_address_gets_one_that_the_health_check_knows(tmp_path: Path) -> None:
-    stand_in = tmp_path / "dask"
+    stand_in, retire = tmp_path / "dask", "--preload-nanny=sadih_dask.cluster.retire"
     stand_in.write_text('#!/bin/sh\nprintf "%s " "$@"\n')
     stand_in.chmod(0o755)
     for words, said in (
-        (["dask-worker", "s:1"], "worker s:1 --dashboard-address=127.0.0.1:8788 "),
-        (["dask", "worker", "s:1", "--dashboard-address=:1"], "worker s:1 --dashboard-address=:1 "),
+        (["dask-worker", "s:1"], f"worker s:1 --dashboard-address=127.0.0.1:8788 {retire} "),
+        (["dask", "worker", "--dashboard-address=:1"], f"worker --dashboard-address=:1 {retire} "),
         (["dask", "scheduler"], "scheduler "),
     ):
         environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
