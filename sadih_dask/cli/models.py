@@ -15,7 +15,7 @@ from sadih_dask.cli.progress import Bar
 from sadih_dask.model.parameters import MAX_QUERIES, PAPER_GRID, PARAMETERS, Parameter
 
 if TYPE_CHECKING:
-    from sadih_dask.report.retrieval import Length
+    from sadih_dask.report.page import Length
 
 
 class _Or(click.ParamType[Any]):
@@ -115,14 +115,15 @@ def fit_command(
             progress=bar.over,
             checkpoint=checkpoint,
         )
-    if fitted.n_rows_known == fitted.n_rows:
+    if fitted.n_rows_known == fitted.n_rows and not fitted.n_rows_removed:
         echo(f"{model}: has learned from all {fitted.n_rows:,} rows already.")
         return
     loaded = fitted.n_rows_loaded
     before = f"{loaded:,} before the interruption, " if loaded else ""
+    gone = f", {fitted.n_rows_removed:,} deleted ones taken out" if fitted.n_rows_removed else ""
     echo(
         f"{model}: {fitted.model.n_bits} bits from {fitted.n_rows:,} rows "
-        f"({fitted.n_rows_read:,} read now, {before}{fitted.n_rows_known:,} known before), "
+        f"({fitted.n_rows_read:,} read now, {before}{fitted.n_rows_known:,} known before{gone}), "
         f"{fitted.model.groups_.n_groups:,} label groups."
     )
 

@@ -17,7 +17,6 @@ from sadih_dask.retrieval.nearest import (
     WithinRadius,
     asymmetric_order,
     check_finds,
-    check_k,
     distances_of,
     keys_within,
     merge_keys,
@@ -88,7 +87,8 @@ def search(
             raise InputError(f"radius is {radius}; distances begin at 0")
         return _within(codes, packed, radius, max_results, progress)
     k = 10 if k is None else k
-    check_k(k)
+    if k < 1:
+        raise InputError(f"k is {k}; ask for at least one neighbour")
     if scores is None:
         if candidates is not None:
             raise InputError("candidates are re-ranked by projections; give both or neither")

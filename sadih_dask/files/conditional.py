@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sadih_dask.errors import FormatError, InputError
+from sadih_dask.errors import FormatError, IncompleteError, InputError
 from sadih_dask.files.filesystem import (
     TEMPORARY_SUFFIX,
     Files,
@@ -44,7 +44,7 @@ _NO_FLOCK = frozenset([errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOL
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _in_memory = threading.Lock()
-_probed: set[str] = set()
+_probed: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,22 @@ def replace(files: Files, key: str, data: bytes, seen: Version | None) -> bool:
     if files.protocol == "memory":
         with _in_memory:
             return _replace_if_equal(files, key, data, seen)
-    if _put(files, key, data, seen):
-        return True
+    try:
+        # Refused, it may be that an answer was lost and the write was not
+        return _put(files, key, data, seen) or _holds(files, key, data)
+    except OSError as error:
+        if _holds(files, key, data):
+            return True
+        raise IncompleteError(
+            f"{files.url}: there was no answer when {key} was replaced ({error}), so that may have "
+            "been done or not. Nothing that was committed before is affected; see what is there "
+            "before the call is repeated"
+        ) from error
+
+
+def _holds(files: Files, key: str, data: bytes) -> bool:
     found = read(files, key, max(len(data), 1 << 24))
-    return found is not None and found.data == data  # an answer was lost, the write was not
+    return found is not None and found.data == data
 
 
 def check_writable(files: Files) -> None:
@@ -94,14 +106,14 @@ def check_writable(files: Files) -> None:
             f"{files.url} can be read but not written: conditional writes to {files.protocol}:// "
             "are not supported. Write to s3:// or to a file system"
         )
-    if files.url.rpartition("/")[0] in _probed:
+    place = (_check_client(files), files.url.rpartition("/")[0])
+    if place in _probed:
         return
-    _check_client(files)
     key = f".probe-{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
     try:
-        first = _put(files, key, b"1", None)
+        _put(files, key, b"1", None)  # if its answer is lost, it is there all the same
         tag = Version(b"", '"00000000000000000000000000000000"')
-        kept = first and not _put(files, key, b"2", None) and not _put(files, key, b"3", tag)
+        kept = not _put(files, key, b"2", None) and not _put(files, key, b"3", tag)
     finally:
         files.delete(key)
     if not kept:
@@ -110,20 +122,22 @@ def check_writable(files: Files) -> None:
             "If-Match), so two writers could destroy what the other has written. Nothing was "
             "written. Use a server that keeps them, or a file system"
         )
-    _probed.add(files.url.rpartition("/")[0])
+    _probed.add(place)
 
 
-def _check_client(files: RemoteFiles) -> None:
-    """Refuse a client library that drops the condition silently."""
+def _check_client(files: RemoteFiles) -> str:
+    """Refuse a client library that drops the condition silently; return the server's address."""
     fs = files.filesystem
     with reaching(files.url):
         fs.connect() if hasattr(fs, "connect") else None
-        members = fs.s3.meta.service_model.operation_model("PutObject").input_shape.members
+        meta = fs.s3.meta
+        members = meta.service_model.operation_model("PutObject").input_shape.members
     if "IfMatch" not in members:
         raise InputError(
             f"{files.url}: the installed botocore does not know conditional writes. Upgrade it: "
             "pip install 'sadih-dask[s3]'"
         )
+    return str(meta.endpoint_url)
 
 
 def _put(files: RemoteFiles, key: str, data: bytes, seen: Version | None) -> bool:

@@ -104,6 +104,8 @@ def _linked(scratch: Path, target: Path) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
+        if error.errno == errno.ENOENT and os.path.lexists(target):
+            return False  # whoever was faster has tidied up
         if error.errno not in _NO_LINKS:
             raise
         if target.exists():

@@ -25,8 +25,7 @@ from sadih_dask.model.estimator import SADIH
 from sadih_dask.model.evaluation import evaluate_model
 from sadih_dask.model.parameters import MAX_QUERIES
 from sadih_dask.report import code_statistics
-from sadih_dask.report.page import WrittenFile, write_report
-from sadih_dask.report.retrieval import Length, Retrieval, best_possible, drawings, retrieval_report
+from sadih_dask.report.page import Length, Retrieval, best_possible, drawings, render
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols, sample_queries
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.types import Floats, Ints
@@ -136,12 +135,12 @@ def look_closer(
     if len(chosen):
         asked = model.transform(queries.take("features", chosen))
     bar = None if progress is None else progress(database.n_rows)
-    seen = code_statistics.gather(_codes(model, rows, database), asked, progress=bar)
+    bits, nearest = code_statistics.gather(_codes(model, rows, database), asked, progress=bar)
     shown = None
     if len(chosen):
-        shown = code_statistics.pictured(queries, chosen, database, seen, names)
+        shown = code_statistics.pictured(queries, chosen, database, nearest, names)
     ceiling = _ceiling(model, queries, database, lengths)
-    return replace(found, bits=seen.bits, neighbours=shown, ceiling=ceiling)
+    return replace(found, bits=bits, neighbours=shown, ceiling=ceiling)
 
 
 def _looked_up(found: Evaluation) -> Ints:
@@ -234,24 +233,23 @@ def write_page(
 ) -> list[Path]:
     """Write figures and a report of what was measured; needs matplotlib."""
     found = look_closer(model, rows, lengths, progress)
-    drawn = drawings(found)
+    drawn = list(drawings(found))
     saved = [path for drawing in drawn for path in drawing.save(folder / FIGURES)]
     data: dict[str, object] = {"queries": redact(rows.queries.url)}
     if rows.database is not None:
         data["database"] = redact(rows.database.url)
-    report = retrieval_report(
+    page = render(
         title,
         found,
         drawn,
         data=data,
-        files=[
-            *(WrittenFile.of(path, "every number, as JSON") for path in files),
-            WrittenFile.of(folder / FIGURES, "the figures, each as SVG and PDF"),
-        ],
+        files=dict.fromkeys(files, "every number, as JSON")
+        | {folder / FIGURES: "the figures, each as SVG and PDF"},
         started=datetime.fromtimestamp(began, UTC),
         seconds=time.time() - began,
     )
-    return [*saved, write_report(report, folder / REPORT)]
+    locate(folder / REPORT).write(lambda file: file.writelines([page.encode()]))
+    return [*saved, folder / REPORT]
 
 
 def missing_matplotlib() -> str | None:

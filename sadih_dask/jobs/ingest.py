@@ -232,7 +232,7 @@ class SourceFiles:
     def _renumbering(self, url: str, files: DataFiles) -> tuple[DataFiles, Mode]:
         """Queries are read again under the numbers that the database gives their classes now."""
         changes = self._compared(files, url)
-        if changes.files is None or changes.n_gone:
+        if changes.files is None or changes.gone:
             raise ConflictError(
                 f"{url} numbers its classes in another way than the database, and not all of its "
                 "files are there to be read again. Put them back, or remove it"
@@ -242,7 +242,7 @@ class SourceFiles:
     def _mode(self, changes: Changes) -> Mode | None:
         """What is to be done to a store, if anything."""
         if changes.files is None:
-            kept = not changes.n_gone or self.on_removal == "keep"
+            kept = not changes.gone or self.on_removal == "keep"
             if changes.store == "finished" and kept:
                 return None
             raise InputError(f"there is no file to read yet: {changes.in_words()}")
@@ -251,7 +251,7 @@ class SourceFiles:
         other_form = self._other_form(changes)
         policies = (
             (changes.altered or bool(other_form), self.on_change),
-            (changes.n_gone > 0, self.on_removal),
+            (bool(changes.gone), self.on_removal),
         )
         asked = {policy for found, policy in policies if found}
         # What is made anew cannot keep rows whose files are gone.

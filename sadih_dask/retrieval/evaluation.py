@@ -14,13 +14,7 @@ import numpy as np
 from sadih_dask.errors import Argument, InputError, Remedy
 from sadih_dask.retrieval import metrics
 from sadih_dask.retrieval.histograms import Histograms
-from sadih_dask.retrieval.metrics import (
-    RECALL_GRID,
-    mean_of_known,
-    precision_curve,
-    precision_recall_curve,
-    standard_error,
-)
+from sadih_dask.retrieval.metrics import RECALL_GRID, mean_of_known, standard_error
 from sadih_dask.types import Floats, Ints
 
 CUTOFFS = (100, 1000)
@@ -113,7 +107,7 @@ class Evaluation:
             for field, found in by_cutoff.items()
         }
         within = metrics.precision_within(histograms, radius)
-        empty = 1.0 * (metrics.found_within(histograms, radius) == 0)
+        empty = 1.0 * (histograms.total[:, : radius + 1].sum(axis=1) == 0)
         similar = histograms.relevant.sum(axis=0)
         return cls(
             n_bits=histograms.total.shape[1] - 1,
@@ -125,9 +119,9 @@ class Evaluation:
             radius=radius,
             precision_within=mean_of_known(within),
             empty_within=mean_of_known(empty),
-            precision_curve=precision_curve(histograms, curve_length),
+            precision_curve=metrics.precision_curve(histograms, curve_length),
             recall=RECALL_GRID,
-            precision=precision_recall_curve(histograms),
+            precision=metrics.precision_recall_curve(histograms),
             similar=similar,
             dissimilar=histograms.total.sum(axis=0) - similar,
             average_precision=ap,
@@ -177,17 +171,14 @@ class Protocols:
 
     def to_dict(self) -> dict[str, Any]:
         """Both as plain numbers and lists."""
-        encoded = None if self.encoded is None else self.encoded.to_dict()
-        return {"learned": self.learned.to_dict(), "encoded": encoded}
+        known = {name: found.to_dict() for name, found in self.known.items()}
+        return {"learned": None, "encoded": None} | known
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Protocols:
         """Take back what `to_dict` gave."""
-        encoded = values["encoded"]
-        return cls(
-            Evaluation.from_dict(values["learned"]),
-            None if encoded is None else Evaluation.from_dict(encoded),
-        )
+        learned, encoded = values["learned"], values["encoded"]
+        return cls(Evaluation.from_dict(learned), encoded and Evaluation.from_dict(encoded))
 
     def __repr__(self) -> str:
         return _table(self.known)

@@ -38,7 +38,7 @@ from sadih_dask.jobs.fit import Fitted, fit, reusable
 from sadih_dask.jobs.ingest import Clouds, Digits, Plan, Source, SourceFiles, Stores
 from sadih_dask.jobs.tune import tune
 from sadih_dask.model.estimator import SADIH
-from sadih_dask.report.retrieval import Length
+from sadih_dask.report.page import Length
 from sadih_dask.runs.directory import SCAN, Artefact, RunDirectory, key_of
 from sadih_dask.runs.settings import DigitsSource, Files, Search, Settings, SyntheticSource
 from sadih_dask.sources import read_class_names

@@ -161,6 +161,11 @@ class CodeStore(Store):
 
     def _revision(self, properties: Mapping[str, Any], drop: Ints | None) -> commits.Amend:
         def amend(root: Root) -> dict[str, Any]:
+            if root.properties["model"] != self.model:
+                raise ConflictError(
+                    f"{self.url} has been overwritten by codes of model "
+                    f"{root.properties['model']!r}, these are of {self.model!r}; nothing was added"
+                )
             changes: dict[str, Any] = {"properties": {**root.properties, **properties}}
             if drop is None or not len(drop):
                 return changes

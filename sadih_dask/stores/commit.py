@@ -40,6 +40,7 @@ who read that state go on to the end of their job. The last 16 are kept (one, af
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -51,9 +52,12 @@ from sadih_dask.errors import (
     FormatError,
     IncompleteError,
     InputError,
+    IntegrityError,
     Remedy,
+    SadihError,
 )
 from sadih_dask.files import conditional
+from sadih_dask.files.checksum import TRAILER_BYTES, crc32c, trailer
 from sadih_dask.files.filesystem import TEMPORARY_SUFFIX, Files
 from sadih_dask.stores.deletions import write_deletions
 from sadih_dask.stores.reader import Snapshot, read_rows
@@ -62,6 +66,7 @@ from sadih_dask.stores.root import (
     FORMER_ROOTS,
     KEPT_GENERATIONS,
     ROOT,
+    ROOT_LIMIT,
     SEGMENTS,
     SOURCES,
     Leaf,
@@ -79,6 +84,7 @@ from sadih_dask.stores.root import (
 from sadih_dask.stores.segment import Rows, SegmentWriter, explained
 from sadih_dask.types import Ints
 
+SOURCES_LIMIT = 64 << 20
 Mode = Literal["create", "append", "overwrite"]
 Leaves = tuple[Leaf, ...]
 Amend = Callable[[Root], Mapping[str, Any]]
@@ -91,12 +97,14 @@ class Plan:
     """A segment that is going to be added, as its writers and its committer need it.
 
     root      arrays and properties; for an append, the state that it was begun on
+    key       what the same call will have again
     absorbs   trailing segments whose rows are written again, before the new ones
     """
 
     mode: Mode
     root: Root
     segment_id: str
+    key: str
     n_new: int
     absorbs: tuple[Segment, ...] = ()
 
@@ -118,11 +126,15 @@ def update(files: Files, schema: Schema, kind: str, change: Callable[[Root], Roo
 
     `change` returns None if what it is about is done already, by us or by a call like ours.
     """
+    tried: set[str] = set()
     while True:
         root, seen = read_root(files, kind, schema)
+        if tried.intersection(root.recent):  # the answer was lost, and others have committed since
+            return root
         new = change(root)
         if new is None:
             return root
+        tried.update(set(new.recent) - set(root.recent))
         if new.commit != root.commit and root.segments:
             with explained(files, f"commit {root.generation}, for those who read it"):
                 files.create(former_root_key(root.generation, root.commit), [seen.data])
@@ -134,16 +146,16 @@ def update(files: Files, schema: Schema, kind: str, change: Callable[[Root], Roo
 
 def existing(files: Files, kind: str, schema: Schema) -> Root | None:
     """Return what stands at the place of a new store; ConflictError if that is not ours."""
+    # A writer may have been killed at its very first file
+    ours = (TEMPORARY_SUFFIX, conditional.SWAP)
+    found = [name for name in files.names("") if not name.endswith(ours)]
+    if not found:
+        return None
     try:
         return read_root(files, kind, schema)[0]
     except FormatError as error:
-        # A writer may have been killed at its very first file
-        ours = (TEMPORARY_SUFFIX, conditional.SWAP)
-        strangers = [name for name in files.names("") if not name.endswith(ours)]
-        if not strangers:
-            return None
         raise ConflictError(
-            f"{files.url} holds something that is not a store of this kind ({strangers[0]!r} among "
+            f"{files.url} holds something that is not a store of this kind ({found[0]!r} among "
             f"other names) and is left alone; choose another path ({error})"
         ) from error
 
@@ -163,15 +175,14 @@ def begin(
     `plan_root` says what the store is going to be; for an append, what it is. An append takes small
     segments at the end of the store up, if it may `absorb` them.
     """
-    if existing(files, plan_root.kind, schema) is None:
-        conditional.check_writable(files)
+    conditional.check_writable(files)
+    if mode != "append" and existing(files, plan_root.kind, schema) is None:
         segment_id = new_id()
         first = replace(plan_root, uid=new_id(), pending=(Pending(segment_id, key),))
         with explained(files, "the empty store"):
             if conditional.replace(files, ROOT, first.to_bytes(), None):
-                return Plan("create" if mode == "append" else mode, first, segment_id, n_new)
-    conditional.check_writable(files)
-    plan = Plan(mode, plan_root, "", n_new)
+                return Plan(mode, first, segment_id, key, n_new)
+    plan = Plan(mode, plan_root, "", key, n_new)
 
     def change(root: Root) -> Root | None:
         nonlocal plan
@@ -181,7 +192,7 @@ def begin(
         name = key + (":" + short_hash([segment.id for segment in absorbs]) if absorbs else "")
         found = root.pending_with(name)
         segment_id = new_id() if found is None else found.id
-        plan = Plan(mode if root.segments else "create", base, segment_id, n_new, absorbs)
+        plan = Plan(mode if root.segments else "create", base, segment_id, key, n_new, absorbs)
         if found is not None:
             return None
         others = root.pending if mode != "overwrite" else ()
@@ -283,8 +294,9 @@ def commit(
     if overtaken:
         return None
     n_kept = 2 * (len(root.segments) + KEPT_GENERATIONS)
-    if plan.mode == "overwrite" or (plan.absorbs and len(files.names(SEGMENTS)) > n_kept):
-        collect(files, schema, plan.root.kind)
+    with suppress(OSError, SadihError):  # the rows are there; what is left over can wait
+        if plan.mode == "overwrite" or (plan.absorbs and len(files.names(SEGMENTS)) > n_kept):
+            collect(files, schema, plan.root.kind)
     return root
 
 
@@ -483,7 +495,7 @@ def collect(files: Files, schema: Schema, kind: str, *, keep: int = KEPT_GENERAT
     for generation, name in root.history:
         key = former_root_key(generation, name)
         try:
-            former = parse_root(files.url, files.read(key, 1 << 24), kind, schema)
+            former = parse_root(files.url, files.read(key, ROOT_LIMIT), kind, schema, key)
         except FileNotFoundError:
             continue
         live |= {key} | _reached(former)
@@ -503,15 +515,30 @@ def _reached(root: Root) -> set[str]:
 def write_sources(files: Files, data: bytes) -> str:
     """Write a record of the files that rows came from, and return its name for the root."""
     name = new_id()
+    if len(data) > SOURCES_LIMIT:
+        raise InputError(
+            f"{files.url}: the record of its source files takes {len(data)} bytes, at most "
+            f"{SOURCES_LIMIT} are allowed; ingest fewer and larger files"
+        )
     with explained(files, "the record of source files"):
-        files.create(f"{SOURCES}/{name}", [data])
+        files.create(f"{SOURCES}/{name}", [data, trailer(crc32c(name.encode() + data))])
         files.sync(SOURCES)
     return name
 
 
-def read_sources(files: Files, root: Root, limit: int) -> bytes | None:
+def read_sources(files: Files, root: Root) -> bytes | None:
     """Return the record of the files that rows came from, if there is one."""
-    return None if root.sources is None else files.read(f"{SOURCES}/{root.sources}", limit)
+    if root.sources is None:
+        return None
+    where = f"{files.url}: {SOURCES}/{root.sources}, the record of its source files,"
+    try:
+        stored = files.read(f"{SOURCES}/{root.sources}", SOURCES_LIMIT + TRAILER_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise IntegrityError(f"{where} is missing. Restore that file from a copy") from error
+    data = stored[:-TRAILER_BYTES]
+    if trailer(crc32c(root.sources.encode() + data)) != stored[-TRAILER_BYTES:]:
+        raise IntegrityError(f"{where} is damaged. Restore that file from a copy")
+    return data
 
 
 def rows_alone(files: Files, plan: Plan, segment: Segment) -> Rows:

@@ -39,6 +39,7 @@ class Snapshot:
         self.files, self.root = files, root
         self._manifests: dict[str, Manifest] = {}
         self._dead: dict[str, Ints] = {}
+        self._bounds: Ints | None = None
 
     @cached_property
     def starts(self) -> Ints:
@@ -50,14 +51,16 @@ class Snapshot:
         """How many rows there are."""
         return int(self.starts[-1])
 
-    @cached_property
+    @property
     def bounds(self) -> Ints:
         """First logical row of each chunk that has any, and one past the last of all."""
-        found = [
-            start + live_before(self.dead(segment), _chunk_starts(segment))
-            for segment, start in zip(self.root.segments, self.starts, strict=False)
-        ]
-        return np.unique(np.concatenate([np.array([0, self.n_rows]), *found]))
+        if self._bounds is None:  # Python 3.11 would lock all snapshots while files are read
+            found = [
+                start + live_before(self.dead(segment), _chunk_starts(segment))
+                for segment, start in zip(self.root.segments, self.starts, strict=False)
+            ]
+            self._bounds = np.unique(np.concatenate([np.array([0, self.n_rows]), *found]))
+        return self._bounds
 
     def dead(self, segment: Segment) -> Ints:
         """Positions of the deleted rows of a segment."""

@@ -228,9 +228,9 @@ class SegmentWriter:
                 f"written, the first is block {missing[0]} (rows {(first, last)}); write them and "
                 "finalise again"
             )
-        manifest = Manifest(self._all_digests())
-        data = manifest.to_bytes(self.id, self.n_rows, self.chunk_rows)
         with explained(self.files, "the manifest"):
+            manifest = Manifest(self._all_digests())
+            data = manifest.to_bytes(self.id, self.n_rows, self.chunk_rows)
             if not self.files.create(f"{self.path}/manifest", [data]):
                 limit = max(len(data), MAX_MANIFEST_BYTES)
                 if self.files.read(f"{self.path}/manifest", limit) != data:
@@ -238,9 +238,10 @@ class SegmentWriter:
             self._tidy()
             for folder in (*(f"{self.path}/{name}" for name in self.layouts), self.path, SEGMENTS):
                 self.files.sync(folder)
+            own = self._own_leaf(manifest, sum(leaf.n_rows for leaf in absorbed))
         crc = int.from_bytes(data[-TRAILER_BYTES:], "little")
         layout = next(iter(self.layouts.values()))
-        leaves = (*absorbed, self._own_leaf(manifest, sum(leaf.n_rows for leaf in absorbed)))
+        leaves = (*absorbed, own)
         kept = tuple(leaf for leaf in leaves if leaf.n_rows) or leaves[:1]
         return Segment(self.id, self.n_rows, self.chunk_rows, layout.compression, crc, kept)
 

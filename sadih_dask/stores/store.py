@@ -29,6 +29,7 @@ zeros.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,6 +81,8 @@ if TYPE_CHECKING:
     import zarr
 
 Url = str | os.PathLike[str]
+_KEY = re.compile(r"[\w-]{1,100}")
+"""What names a call in the root as it is; anything else is hashed."""
 Columns = dict[str, tuple[str, tuple[int, ...]]]
 RowsBetween = Callable[[Root, int, int], Rows]
 """Rows from one number to another, as they are stored in a state with such arrays."""
@@ -148,8 +151,11 @@ class StoreWriter:
     ) -> Self:
         if not 0 <= n_new <= MAX_ROWS:
             raise InputError(f"a store cannot have {n_new} rows")
-        Plan(mode, root, "", n_new).writer(files).check()
-        found = commits.begin(files, cls.schema, root, n_new, mode, key or new_id(), absorb=absorb)
+        key = new_id() if key is None else key
+        if _KEY.fullmatch(key) is None:
+            key = short_hash(key)
+        Plan(mode, root, "", key, n_new).writer(files).check()
+        found = commits.begin(files, cls.schema, root, n_new, mode, key, absorb=absorb)
         writer = cls(files, found, amend)
         writer._segment.begin()
         return writer
@@ -213,16 +219,15 @@ class StoreWriter:
         root = commits.commit(self._files, self.schema, self._plan, sealed, self._amend)
         if root is not None:
             return root
-        # Small segments at the end, which were to become one with these rows, have changed. What is
-        # written is given up last: until then nobody else may delete it
-        latest, _ = read_root(self._files, self.kind, self.schema)
-        alone = self._begin(
-            self._files, latest, self.n_rows, "append", None, self._amend, absorb=False
-        )
-        alone._write(0, commits.rows_alone(self._files, self._plan, sealed))
-        root = alone._finalise()
-        self.abandon()
-        return root
+        # Small segments at the end, which were to become one with these rows, have changed. The
+        # rows are read first: to begin again with the same key gives up what is written
+        rows = commits.rows_alone(self._files, self._plan, sealed)
+        place = (self._files, self.schema, self._plan.root, self.n_rows)
+        plan = commits.begin(*place, "append", self._plan.key, absorb=False)
+        alone = type(self)(self._files, plan, self._amend)
+        alone._segment.begin()
+        alone._write(0, rows)
+        return alone._finalise()
 
     def abandon(self) -> None:
         """Give up what is being written; nothing of it can be committed any more."""

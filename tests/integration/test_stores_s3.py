@@ -1,24 +1,21 @@
-"""The same promises on an object store, against a real HTTP server that speaks S3."""
+"""Stores behind S3: a real server, and a proxy that holds, drops, repeats or bares requests."""
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sadih_dask.errors import ConflictError, IncompleteError, IntegrityError
+from sadih_dask.errors import IncompleteError, InputError, IntegrityError
+from sadih_dask.files import conditional
 from sadih_dask.stores import FeatureStore
+from tests.faults.two_writers import OLD, Stage, Trial, all_trials, do, rows_of, stage, table
+from tests.support.proxy import Request
 
-pytest.importorskip("s3fs")
-moto_server = pytest.importorskip("moto.server")
+s3fs = pytest.importorskip("s3fs")
 
 # boto and aiohttp leave sockets to the garbage collector; that is not what is tested here.
 pytestmark = [
@@ -28,91 +25,159 @@ pytestmark = [
 ]
 N = 50
 FEATURES = np.random.default_rng(0).standard_normal((N, 4)).astype(np.float32)
+HELD = 30
+"""Moments at which a writer is held, of several hundred: `tests.faults.two_writers` tries all."""
 
 
 @pytest.fixture(scope="module")
-def options() -> Iterator[dict[str, Any]]:
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    import s3fs
-
-    options = {"key": "k", "secret": "s", "endpoint_url": f"http://{host}:{port}"}
-    with suppress(FileExistsError):  # servers of one process share what they hold
-        s3fs.S3FileSystem(**options).mkdir("bucket")
-    yield options
-    server.stop()
+def found(s3_server: str) -> Iterator[Stage]:
+    with stage(s3_server) as ready:
+        yield ready
 
 
-@pytest.mark.parametrize("shard_rows", [None, 16])
-def test_create_read_append_verify(options: dict[str, Any], shard_rows: int | None) -> None:
-    url = f"s3://bucket/store-{shard_rows}"
-    store = FeatureStore.create(
-        url, FEATURES, np.arange(N), chunk_rows=8, shard_rows=shard_rows, storage_options=options
-    )
+@pytest.fixture
+def options(found: Stage) -> dict[str, Any]:
+    found.proxy.rule = lambda _: None
+    return found.proxy.options("nobody")
+
+
+def content(url: str, options: dict[str, Any]) -> tuple[int, ...]:
+    store = FeatureStore.open(url, storage_options=options)
+    assert store.verify().ok
+    return tuple(store.read("ids").tolist())
+
+
+def test_create_read_append_delete_verify(found: Stage, options: dict[str, Any]) -> None:
+    url = found.fresh(empty=True)
+    given = {"ids": np.arange(N), "chunk_rows": 8, "storage_options": options}
+    store = FeatureStore.create(url, FEATURES, np.arange(N), **given)
     assert store.compression == "zstd"
     held = pickle.dumps(store)
-    store.append(FEATURES[:5], np.arange(5), at=N)
+    store.append(FEATURES[:5], np.arange(5), np.arange(100, 105), at=N)
     np.testing.assert_array_equal(store.read("features", 3, N), FEATURES[3:])
     np.testing.assert_array_equal(
         store.to_dask()[40:].compute(scheduler="threads"), store.read("features", 40)
     )
-    np.testing.assert_array_equal(store.to_zarr()["features"][:N], FEATURES)
+    np.testing.assert_array_equal(store.to_zarr()[store.components[0]][:], FEATURES)
+    assert store.delete([3, 101]) == 2
+    assert store.n_rows == N + 3
     assert store.verify().ok
-    assert pickle.loads(held).verify().ok
+    former = pickle.loads(held)
+    assert former.verify().ok
+    np.testing.assert_array_equal(former.read("features"), FEATURES)
 
 
-def test_damage_and_absence(options: dict[str, Any]) -> None:
-    import s3fs
-
-    url = "s3://bucket/damaged"
+def test_damage_and_absence(found: Stage, options: dict[str, Any]) -> None:
+    url = found.fresh(empty=True)
     store = FeatureStore.create(url, FEATURES, chunk_rows=8, storage_options=options)
     fs = s3fs.S3FileSystem(**options)
-    data = bytearray(fs.cat_file("bucket/damaged/features/c.2.0"))
+    chunk = f"{url}/{store.components[0]}/c.2.0"
+    data = bytearray(fs.cat_file(chunk))
     data[7] ^= 1
-    fs.pipe_file("bucket/damaged/features/c.2.0", bytes(data))
-    with pytest.raises(IntegrityError, match=r"s3://bucket/damaged: array 'features', chunk 2"):
+    fs.pipe_file(chunk, bytes(data))
+    with pytest.raises(IntegrityError, match=rf"{url}: array 'features', chunk 2"):
         store.read("features")
-    fs.rm_file("bucket/damaged/features/c.2.0")
+    fs.rm_file(chunk)
     with pytest.raises(IntegrityError, match="its file is missing"):
         store.read("features")
 
 
-def test_an_interrupted_creation_is_completed(options: dict[str, Any]) -> None:
-    url = "s3://bucket/unfinished"
-    with FeatureStore.allocate(
-        url, N, 4, label_dtype=None, chunk_rows=8, storage_options=options
-    ) as writer:
-        writer.write(8, FEATURES[8:24])
-        assert writer.missing() == [0, 3, 4, 5, 6]
-    with pytest.raises(IncompleteError, match="2 of 7 blocks are written"):
+def test_an_interrupted_creation_is_completed(found: Stage, options: dict[str, Any]) -> None:
+    url = found.fresh(empty=True)
+    given = {"chunk_rows": 8, "storage_options": options}
+    writer = FeatureStore.allocate(url, N, 4, label_dtype=None, **given)
+    writer.write(8, FEATURES[8:24])
+    assert writer.missing() == [0, 3, 4, 5, 6]
+    with pytest.raises(IncompleteError, match="it has no rows yet"):
         FeatureStore.open(url, storage_options=options)
-    store = FeatureStore.create(url, FEATURES, chunk_rows=8, storage_options=options)
+    store = FeatureStore.create(url, FEATURES, **given)
     np.testing.assert_array_equal(store.read("features"), FEATURES)
 
 
-HOLDER = """
-import sys, os
-from sadih_dask.stores import FeatureStore
-options = dict(key="k", secret="s", endpoint_url=sys.argv[1])
-writer = FeatureStore.allocate("s3://bucket/locked", 10, 2, storage_options=options)
-print(os.getpid(), flush=True)
-sys.stdin.read()
-"""
+def test_whoever_is_held_at_any_request_tells_the_truth_and_no_row_is_lost(found: Stage) -> None:
+    trials = [trial for trial in all_trials(found) if not trial.lost]
+    said = [found.try_one(trial) for trial in trials[:: len(trials) // HELD]]
+    assert any(outcome == ("done", "done") for outcome in said)
+    assert any("ConflictError" in first for first, _ in said)
 
 
-def test_the_lock_of_a_killed_writer_is_taken_over(options: dict[str, Any]) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, options["endpoint_url"]],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    ) as process:
-        assert process.stdout is not None
-        pid = int(process.stdout.readline())
-        with pytest.raises(ConflictError, match=f"is being written by process {pid} on "):
-            FeatureStore.allocate("s3://bucket/locked", 10, 2, storage_options=options)
-        os.kill(pid, 9)
-    with FeatureStore.allocate("s3://bucket/locked", 10, 2, storage_options=options) as writer:
-        assert writer.missing() == [0]
+@pytest.mark.parametrize("first", ["append", "overwrite", "delete"])
+def test_the_answer_of_each_write_of_the_root_may_be_lost(found: Stage, first: str) -> None:
+    commits = [request.number for request in found.requests(first) if request.writes_root]
+    for k in commits:
+        found.try_one(Trial(first, "append", k, lost=True))
+    assert commits
+
+
+@pytest.mark.parametrize(
+    "works",
+    [
+        [("append", 20), ("append many", 18), ("append", None)],
+        [("overwrite", 15), ("append", 24), ("delete", None)],
+        [("compact", 27), ("delete", 9), ("append many", None)],
+        [("append", 8), ("overwrite", 10), ("append", None)],
+    ],
+    ids=lambda works: " ".join(work for work, _ in works),
+)
+def test_three_at_once(found: Stage, works: list[tuple[str, int | None]]) -> None:
+    found.try_three(works)
+
+
+@pytest.mark.parametrize("work", ["append", "append many", "overwrite", "delete", "create"])
+def test_every_request_may_arrive_twice(found: Stage, options: dict[str, Any], work: str) -> None:
+    url = found.fresh(empty=work == "create")
+    found.proxy.rule = lambda request: "repeat" if request.method == "PUT" else None
+    assert do(work, url, 3, found.proxy.options("3")) == "done"
+    found.proxy.rule = lambda _: None
+    expected = {
+        "create": rows_of(work, 3),
+        "overwrite": rows_of(work, 3),
+        "delete": (0, 1, 2, 4, 5),
+    }
+    assert content(url, options) == expected.get(work, OLD + rows_of(work, 3))
+
+
+def test_a_server_that_ignores_conditions_is_refused_before_anything_is_written(
+    found: Stage, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conditional, "_probed", set())
+    url = found.fresh(empty=True)
+    found.proxy.rule = lambda _: "bare"
+    with pytest.raises(InputError, match=f"{url}: this server ignores the conditions of a write"):
+        FeatureStore.create(url, **table(OLD), storage_options=found.proxy.options("bare"))
+    found.proxy.rule = lambda _: None
+    assert s3fs.S3FileSystem(**options).find(url) == []
+
+
+def test_a_lost_answer_to_the_trial_is_not_held_against_the_server(
+    found: Stage, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conditional, "_probed", set())
+    url = found.fresh(empty=True)
+
+    def rule(request: Request) -> str | None:
+        return "drop" if ".probe-" in request.path and not request.number else None
+
+    found.proxy.rule = rule
+    FeatureStore.create(url, **table(OLD), storage_options=found.proxy.options("trial"))
+    assert [".probe-" in request.path for request in found.proxy.seen[:2]] == [True, True]
+    assert content(url, options) == OLD
+
+
+def test_a_client_that_drops_conditions_is_refused(found: Stage) -> None:
+    url, options = found.fresh(empty=True), found.proxy.options("old client")
+    fs = s3fs.S3FileSystem(**options)
+    fs.connect()
+    del fs.s3.meta.service_model.operation_model("PutObject").input_shape.members["IfMatch"]
+    with pytest.raises(InputError, match=r"botocore does not know conditional writes\. Upgrade it"):
+        FeatureStore.create(url, **table(OLD), storage_options=options)
+    assert not [request for request in found.proxy.seen if request.method == "PUT"]
+
+
+def test_places_without_conditions_are_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sadih_dask.files.filesystem import RemoteFiles
+
+    files = RemoteFiles("memory://somewhere/s", {})
+    monkeypatch.setattr(files, "protocol", "gs")
+    with pytest.raises(InputError, match="conditional writes to gs:// are not supported"):
+        conditional.check_writable(files)
