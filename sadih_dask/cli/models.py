@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import echo, echo_json
-from sadih_dask.cli.progress import Bar
+from sadih_dask.cli.output import Bar, echo, echo_json
 from sadih_dask.model.parameters import MAX_QUERIES, PAPER_GRID, PARAMETERS, Parameter
 
 if TYPE_CHECKING:
@@ -107,14 +106,7 @@ def fit_command(
     )
     bar = Bar("Scanning", goes_on=True, quiet=running.quiet)
     with options.resumable(hint), running.prepared(), bar:
-        fitted = fit(
-            opened,
-            model,
-            parameters,
-            overwrite=overwrite,
-            progress=bar.over,
-            checkpoint=checkpoint,
-        )
+        fitted = fit(opened, model, parameters, overwrite=overwrite, checkpoint=checkpoint)
     if fitted.n_rows_known == fitted.n_rows and not fitted.n_rows_removed:
         echo(f"{model}: has learned from all {fitted.n_rows:,} rows already.")
         return
@@ -201,11 +193,8 @@ def tune_command(
         f"{model} is as it was before. What a long scan has come to stays in {model}.scan: repeat "
         "the same command to go on."
     )
-
-    def bar(title: str, unit: str, n_units: int) -> Bar:
-        return Bar(title, unit=unit, goes_on=unit == "rows", quiet=running.quiet).over(n_units)
-
-    with options.resumable(hint), running.prepared():
+    bar = Bar("Scanning", goes_on=True, quiet=running.quiet)
+    with options.resumable(hint), running.prepared(), bar:
         tuned = tune(
             opened,
             model,
@@ -216,7 +205,6 @@ def tune_command(
             queries,
             results=output,
             overwrite=overwrite,
-            progress=bar,
             checkpoint=f"{model}.scan",
         )
     echo(*tuned.search.table().splitlines())
@@ -300,8 +288,8 @@ def evaluate_command(
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
     with options.resumable("Repeat the same command."), running.prepared():
-        with running.bar("Comparing") as bar:
-            lengths = measure(learner, rows, bits, bar.over, max_queries)
+        with running.bar("Comparing"):
+            lengths = measure(learner, rows, bits, max_queries)
         if as_json:
             echo_json(document(learner, rows, lengths))
         else:
@@ -310,7 +298,7 @@ def evaluate_command(
             return
         written = [write_metrics(output, learner, rows, lengths)]
         if (missing := missing_matplotlib()) is None:
-            with running.bar("Looking at codes") as bar:
+            with running.bar("Looking at codes"):
                 written += write_page(
                     output,
                     learner,
@@ -319,7 +307,6 @@ def evaluate_command(
                     title=f"Retrieval with {PurePath(model).name}",
                     began=began,
                     files=written,
-                    progress=bar.over,
                 )
     _list_files(written, missing, to_stderr=as_json)
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import complain, echo, echo_json
-from sadih_dask.cli.progress import Bar
+from sadih_dask.cli.output import Bar, complain, echo, echo_json
 
 if TYPE_CHECKING:
     from sadih_dask.cluster import ClusterSettings
@@ -259,18 +258,10 @@ def compare_command(directory: str, first: str, second: str, as_json: bool) -> N
     _print_differences("settings", found.settings)
     _print_differences("data and results", found.data)
     _print_differences("versions", found.versions)
-    values = [_named(row) for row in found.metrics if _is_map(row)]
+    # The other metrics follow it, and are in --json.
+    places = ((row, row.what.split(".")) for row in found.metrics if row.what.endswith(".MAP"))
+    values = [replace(row, what=f"{bits} bits, {protocol}") for row, (bits, protocol, _) in places]
     _print_differences("mean average precision", values)
-
-
-def _is_map(row: Difference) -> bool:
-    """MAP of every length and protocol; the other metrics follow it and are in --json."""
-    return row.what.endswith(".MAP")
-
-
-def _named(row: Difference) -> Difference:
-    bits, protocol, _ = row.what.split(".")
-    return replace(row, what=f"{bits} bits, {protocol}")
 
 
 def _print_differences(title: str, differences: Iterable[Difference]) -> None:

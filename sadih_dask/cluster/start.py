@@ -66,7 +66,12 @@ def running(settings: ClusterSettings) -> Iterator[Cluster]:
     import dask
 
     from sadih_dask.compute.memory import CONFIG_KEY
-    from sadih_dask.compute.remote import SCHEDULER_TIMEOUT, WORKER_TIMEOUT
+    from sadih_dask.compute.remote import (
+        SCHEDULER_TIMEOUT,
+        WORKER_SILENCE,
+        WORKER_TIMEOUT,
+        configured,
+    )
     from sadih_dask.compute.run import current_client
 
     config: dict[str, Any] = {
@@ -76,6 +81,9 @@ def running(settings: ClusterSettings) -> Iterator[Cluster]:
     if settings.memory_limit is not None:
         config[CONFIG_KEY] = settings.memory_limit
     if settings.kind == "processes":
+        # A process that is stopped keeps its tasks for so long; Dask would leave them five minutes,
+        # which a node that imports from a cold file system may need, but no process here.
+        config["distributed.scheduler.worker-ttl"] = configured(WORKER_SILENCE)
         # Who is gone on this machine is gone at once; Dask would go on trying for half a minute.
         config["distributed.comm.timeouts.connect"] = "5s"
     if settings.kind == "threads" and settings.threads is not None:

@@ -1,15 +1,12 @@
-"""Files of an unfinished pass over a store: what its finished parts have come to.
-
-A file holds the arrays of one part, a range of rows. Its name and its contents say which pass it
-belongs to, by a hash of all that decides the arrays; nothing in it depends on when or where it was
-computed. It is an archive with checksums, so a damaged one is noticed.
-
-A pass that goes on where an interrupted one was: finished parts are loaded, not read again.
+"""A pass over a store that goes on where an interrupted one was: finished parts are loaded.
 
 The reduction tree has a fixed shape, so what a subtree of it comes to depends on the rows below it
 alone. The subtrees of one level are the *parts* of a pass: the task that completes one writes its
 partial result to a file, and the next pass over the same rows begins with those files. The result
 has the same bits, whatever was loaded and whatever was read.
+
+Name and contents of a file say which pass it belongs to, by a hash of all that decides its arrays;
+nothing in it depends on when or where it was computed. Checksums show a damaged one.
 """
 
 from __future__ import annotations
@@ -23,12 +20,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sadih_dask.compute.reduction import Resumable
+from sadih_dask.compute.reduction import BlockReduction
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import Progress, listener
 from sadih_dask.errors import FormatError, SadihError
 from sadih_dask.files.archive import read_archive, write_archive
-from sadih_dask.files.filesystem import Files, LocalFiles, connect
+from sadih_dask.files.filesystem import LocalFiles, connect
 from sadih_dask.learning.statistics import MERGE_FAN_IN
 from sadih_dask.stores.features import LEARNED_FROM
 from sadih_dask.types import Array
@@ -43,8 +40,6 @@ _SCRATCH = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{32}}\.tmp")
 class Checkpoint:
     """A folder or URL for the parts of one pass, until its result is saved.
 
-    n_rows_loaded   rows that the last pass did not read, because their statistics were here
-
     ::
 
         checkpoint = Checkpoint("model.scan")
@@ -58,13 +53,12 @@ class Checkpoint:
     ) -> None:
         self._files = connect(url, storage_options)
         self.url = self._files.url
-        self.n_rows_loaded = 0
 
-    def parts(self, identity: str) -> PartFiles:
+    def parts(self, identity: str, columns: int) -> PartFiles:
         """Return the files of one pass, and make the folder that they lie in."""
         if isinstance(self._files, LocalFiles):
             self._files.root.mkdir(parents=True, exist_ok=True)
-        return PartFiles(self.url, identity, self._files.options)
+        return PartFiles(self.url, identity, columns, self._files.options)
 
     def discard(self) -> None:
         """Remove the files of every pass, and the folder if nothing else is in it."""
@@ -81,16 +75,18 @@ class PartFiles:
     """The files of one pass; travels to the tasks that write and read them.
 
     identity   a hash (hexadecimal, 64 digits) of everything that decides the contents
+    columns    of the partial results
     """
 
     url: str
     identity: str
+    columns: int
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def ranges(self) -> tuple[set[tuple[int, int]], int]:
         """Return the rows of the parts that are there, and how many files are of other passes."""
         found, others = set(), 0
-        for name in self._files().names(""):
+        for name in connect(self.url, self.options).names(""):
             if (match := _NAME.fullmatch(name)) is None:
                 continue
             if match[1] == self.identity[:32]:
@@ -104,16 +100,9 @@ class PartFiles:
 
         It need not survive a power cut: what is damaged then is computed again.
         """
-        meta = {"identity": self.identity, "rows": [first, last]}
-        write_archive(
-            self._place(first, last),
-            KIND,
-            VERSION,
-            meta,
-            arrays,
-            durable=False,
-            storage_options=self.options,
-        )
+        place, meta = self._place(first, last), {"identity": self.identity, "rows": [first, last]}
+        options: dict[str, Any] = {"durable": False, "storage_options": self.options}
+        write_archive(place, KIND, VERSION, meta, arrays, **options)
 
     def read(self, first: int, last: int) -> dict[str, Array]:
         """Read the part of rows ``[first, last)``; an error unless it is just what was written."""
@@ -122,9 +111,6 @@ class PartFiles:
         if meta.get("identity") != self.identity or meta.get("rows") != [first, last]:
             raise FormatError(f"{place} belongs to other rows or another pass")
         return arrays
-
-    def _files(self) -> Files:
-        return connect(self.url, self.options)
 
     def _place(self, first: int, last: int) -> str:
         return f"{self.url}/scan-{self.identity[:32]}-{first}-{last}.part"
@@ -146,13 +132,11 @@ class Parts:
     """Ranges of rows that make up a pass, ascending, and where they are kept, if they are.
 
     loadable  those whose files are there
-    columns   of the partial results
     """
 
     ranges: list[Range]
     loadable: frozenset[Range] = frozenset()
     files: PartFiles | None = None
-    columns: int = 0
 
     @property
     def to_read(self) -> list[Range]:
@@ -161,18 +145,17 @@ class Parts:
 
 
 def find_parts(
-    checkpoint: Checkpoint, rows: StoreRows, reduction: Resumable, node_rows: int
+    checkpoint: Checkpoint, rows: StoreRows, reduction: BlockReduction[Any], node_rows: int
 ) -> Parts:
     """Cut a pass into parts and see which of them are finished.
 
     ``node_rows`` are the rows of the smallest subtree that is one task.
     """
-    checkpoint.n_rows_loaded = 0
     columns = reduction.columns(rows.shape_of_features[0])
     ranges = _cut(rows.n_rows, node_rows, ROWS_PER_STATISTIC * columns)
     if len(ranges) < FEWEST_PARTS:
         return Parts([(0, rows.n_rows)])
-    files = checkpoint.parts(_identity(rows, reduction))
+    files = checkpoint.parts(_identity(rows, reduction), columns)
     there, n_others = files.ranges()
     if n_others:
         logger.warning(
@@ -185,7 +168,7 @@ def find_parts(
     logger.info(
         "%d of %d parts of the scan are finished in %s", len(loadable), len(ranges), files.url
     )
-    return Parts(ranges, loadable, files, columns)
+    return Parts(ranges, loadable, files)
 
 
 def _cut(n_rows: int, node_rows: int, least_rows: int) -> list[Range]:
@@ -196,7 +179,7 @@ def _cut(n_rows: int, node_rows: int, least_rows: int) -> list[Range]:
     return [(first, min(first + size, n_rows)) for first in range(0, n_rows, size)]
 
 
-def _identity(rows: StoreRows, reduction: Resumable) -> str:
+def _identity(rows: StoreRows, reduction: BlockReduction[Any]) -> str:
     """A hash of everything that decides what a range of these rows comes to."""
     known = rows.store.fingerprint(LEARNED_FROM)
     text = repr((known, rows.first, rows.last, MERGE_FAN_IN, reduction.identity()))
@@ -204,7 +187,7 @@ def _identity(rows: StoreRows, reduction: Resumable) -> str:
 
 
 def keep(
-    files: PartFiles, first: int, last: int, columns: int, partial: Any, reduction: Resumable
+    files: PartFiles, first: int, last: int, partial: Any, reduction: BlockReduction[Any]
 ) -> Any:
     """Write a finished part, unless its file would cost more than it saves, and pass it on.
 
@@ -212,7 +195,7 @@ def keep(
     """
     arrays = reduction.to_arrays(partial)
     size = sum(array.nbytes for array in arrays.values())
-    if ROWS_PER_STATISTIC * size > (last - first) * columns * 8:
+    if ROWS_PER_STATISTIC * size > (last - first) * files.columns * 8:
         return partial
     try:
         files.write(first, last, arrays)
@@ -228,7 +211,7 @@ def keep(
     return partial
 
 
-def load(files: PartFiles, first: int, last: int, reduction: Resumable) -> Any | None:
+def load(files: PartFiles, first: int, last: int, reduction: BlockReduction[Any]) -> Any | None:
     """Read a finished part; None, and a warning, if the file is not what was written."""
     try:
         return reduction.from_arrays(files.read(first, last), last - first)
@@ -237,10 +220,10 @@ def load(files: PartFiles, first: int, last: int, reduction: Resumable) -> Any |
         return None
 
 
-def going_on(progress: Progress | None, parts: Parts, n_tasks: int) -> Progress | None:
-    """Report as if tasks for the rows that are loaded had been done before."""
-    if progress is None or parts.files is None:
-        return progress
+def going_on(parts: Parts, n_tasks: int) -> Progress | None:
+    """Who hears of it, told as if tasks for the rows that are loaded had been done before."""
+    if (progress := listener()) is None or parts.files is None:
+        return None
     n_rows = sum(last - first for first, last in parts.ranges)
     left = sum(last - first for first, last in parts.to_read)
     before = round(n_tasks * (n_rows - left) / left) if left else 1

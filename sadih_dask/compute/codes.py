@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -20,109 +20,68 @@ BLOCK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayCodes:
-    """Packed codes in memory."""
+class DatabaseCodes:
+    """Codes in blocks of rows.
 
-    codes: Bytes
+    source      packed codes, a code store, or rows that ``encoder`` hashes when they are looked at
+    n_bits      length of a code
+    chunk_rows  rows that cost as much to read as one
+    block_rows  rows of a block
+    local       whether they are in this process; a store is sent to workers by its address
+    """
+
+    source: Any
     n_bits: int
-
-    local = True
-    chunk_rows = 1
-
-    @property
-    def n_rows(self) -> int:
-        """How many codes there are."""
-        return len(self.codes)
-
-    @property
-    def block_rows(self) -> int:
-        """Rows of a block."""
-        return _block_rows(self.codes.shape[1], 1)
-
-    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, Bytes]]:
-        """Codes of rows ``[start, stop)`` in blocks, each with its first row."""
-        for row in range(start, stop, self.block_rows):
-            yield row, self.codes[row : min(row + self.block_rows, stop)]
-
-
-@dataclass(frozen=True)
-class StoreCodes:
-    """A code store; sent to workers by its address."""
-
-    store: CodeStore
-
-    local = False
-
-    @property
-    def n_bits(self) -> int:
-        """Length of a code."""
-        return self.store.n_bits
-
-    @property
-    def n_rows(self) -> int:
-        """How many codes there are."""
-        return self.store.n_rows
-
-    @property
-    def chunk_rows(self) -> int:
-        """Rows of a storage chunk."""
-        return self.store.chunk_rows
-
-    @property
-    def block_rows(self) -> int:
-        """Rows of a block: whole chunks."""
-        return _block_rows(n_bytes(self.n_bits), self.chunk_rows)
-
-    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, Bytes]]:
-        """Codes of rows ``[start, stop)`` in whole chunks, each read once."""
-        for row in range(start, stop, self.block_rows):
-            yield row, self.store.read("codes", row, min(row + self.block_rows, stop))
-
-
-@dataclass(frozen=True, eq=False)
-class HashedRows:
-    """Rows that are hashed when they are looked at, so that no code store is needed."""
-
-    rows: ArrayRows | StoreRows
-    encoder: HashRows
+    n_rows: int
+    chunk_rows: int
     block_rows: int
+    local: bool
+    encoder: HashRows | None = None
+
+    @classmethod
+    def in_memory(cls, codes: Bytes, n_bits: int) -> DatabaseCodes:
+        """Packed codes of an array."""
+        return cls(codes, n_bits, len(codes), 1, _block_rows(codes.shape[1], 1), local=True)
+
+    @classmethod
+    def of_store(cls, store: CodeStore) -> DatabaseCodes:
+        """Codes of a store, read in whole chunks."""
+        block_rows = _block_rows(n_bytes(store.n_bits), store.chunk_rows)
+        return cls(store, store.n_bits, store.n_rows, store.chunk_rows, block_rows, local=False)
+
+    @classmethod
+    def of_rows(
+        cls, rows: ArrayRows | StoreRows, encoder: HashRows, block_rows: int
+    ) -> DatabaseCodes:
+        """Codes without a store, made in the blocks in which `SADIH.encode` hashes."""
+        sizes = encoder.function.n_bits, rows.n_rows, rows.chunk_rows, block_rows
+        return cls(rows, *sizes, rows.local, encoder)
 
     @property
-    def local(self) -> bool:
-        """Whether the rows are in this process."""
-        return self.rows.local
-
-    @property
-    def n_bits(self) -> int:
-        """Length of a code."""
-        return self.encoder.function.n_bits
-
-    @property
-    def n_rows(self) -> int:
-        """How many rows there are."""
-        return self.rows.n_rows
-
-    @property
-    def chunk_rows(self) -> int:
-        """Rows of a storage chunk."""
-        return self.rows.chunk_rows
+    def store(self) -> CodeStore | None:
+        """The code store that holds them, if one does."""
+        return self.source if isinstance(self.source, CodeStore) else None
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, Bytes]]:
-        """Codes of rows ``[start, stop)``, in the blocks in which `encode` hashes."""
-        for row, features in self.rows.blocks("features", start, stop, self.block_rows):
-            yield row, self.encoder(np.asarray(features), row)
+        """Codes of rows ``[start, stop)`` in blocks, each with its first row and read once."""
+        if self.encoder is not None:
+            for row, features in self.source.blocks("features", start, stop, self.block_rows):
+                yield row, self.encoder(np.asarray(features), row)
+            return
+        for row in range(start, stop, self.block_rows):
+            last = min(row + self.block_rows, stop)
+            store = self.store
+            yield row, store.read("codes", row, last) if store else self.source[row:last]
 
 
-StoredCodes: TypeAlias = ArrayCodes | StoreCodes
-DatabaseCodes: TypeAlias = StoredCodes | HashedRows
-
-
-def open_database(database: Any, n_bits: int | None = None) -> StoredCodes:
+def open_database(database: Any, n_bits: int | None = None) -> DatabaseCodes:
     """Packed codes (n, bytes) or a code store, as something to read blocks from."""
     if isinstance(database, CodeStore):
-        return StoreCodes(database)
+        return DatabaseCodes.of_store(database)
     codes = _packed(database, "the database")
-    return ArrayCodes(codes, known_bits(codes, n_bits, "the database"))
+    if n_bits is not None:
+        check_packed(codes, n_bits, "the database")
+    return DatabaseCodes.in_memory(codes, n_bits or 8 * codes.shape[1])
 
 
 def read_queries(queries: Any, database: DatabaseCodes) -> Bytes:
@@ -133,23 +92,15 @@ def read_queries(queries: Any, database: DatabaseCodes) -> Bytes:
                 f"queries have {queries.n_bits} bits and the database {database.n_bits}; both must "
                 "come from the same model"
             )
-        if isinstance(database, StoreCodes) and queries.model != database.store.model:
+        if (store := database.store) is not None and queries.model != store.model:
             raise InputError(
-                f"{queries.url} holds codes of model {queries.model!r} and {database.store.url} of "
-                f"{database.store.model!r}; codes of two models cannot be compared"
+                f"{queries.url} holds codes of model {queries.model!r} and {store.url} of "
+                f"{store.model!r}; codes of two models cannot be compared"
             )
         return queries.read("codes")
     codes = _packed(queries, "queries")
     check_packed(codes, database.n_bits, "queries")
     return codes
-
-
-def known_bits(codes: Bytes, n_bits: int | None, name: str) -> int:
-    """The given number of bits, or all bits of the bytes."""
-    if n_bits is None:
-        return 8 * codes.shape[1]
-    check_packed(codes, n_bits, name)
-    return n_bits
 
 
 def _packed(codes: Any, name: str) -> Bytes:

@@ -19,7 +19,7 @@ from dask._task_spec import DataNode
 from dask.highlevelgraph import HighLevelGraph
 
 from sadih_dask.compute.rows import Renumbering, StoreRows, numbering_of_store
-from sadih_dask.compute.run import Progress, unique_name
+from sadih_dask.compute.run import unique_name
 from sadih_dask.compute.tree import fill
 from sadih_dask.errors import (
     Argument,
@@ -140,7 +140,6 @@ def write_codes(
     model: str,
     block_rows: int,
     overwrite: bool = False,
-    progress: Progress | None = None,
 ) -> tuple[CodeStore, int]:
     """Encode the rows of a store that codes of this model do not cover; return how many, too.
 
@@ -180,7 +179,7 @@ def write_codes(
             overwrite=overwrite or found is not None,
         )
     first = store.n_rows - writer.n_rows
-    fill(writer, _encode_block, (store, first, encoder, block_rows), progress)
+    fill(writer, _encode_block, (store, first, encoder, block_rows))
     return writer.finalise(), writer.n_rows
 
 
@@ -190,10 +189,11 @@ def _codes_of(url: str | os.PathLike[str], model: str, protocol: str) -> CodeSto
         found = CodeStore.open(url)
     except (FormatError, IncompleteError):
         return None
-    if (found.model, found.properties.get("protocol")) != (model, protocol):
+    kind = found.properties.get("protocol")
+    if (found.model, kind) != (model, protocol):
+        what = "of another model" if kind == protocol else f"that are {kind}, not {protocol}"
         raise ConflictError(
-            f"{found.url} holds codes of another model, or {found.properties.get('protocol')} "
-            f"ones where {protocol} ones are wanted",
+            f"{found.url} holds codes {what}",
             remedy=Remedy("Choose another path, or replace them with {}", OVERWRITE),
         )
     return found

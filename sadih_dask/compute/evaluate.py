@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.compute.codes import ArrayCodes, DatabaseCodes, open_database, read_queries
+from sadih_dask.compute.codes import DatabaseCodes, open_database, read_queries
 from sadih_dask.compute.rows import ArrayLabels, Groups, Labels, open_labels
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import reduce_pairs
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.retrieval.evaluation import CURVE_LENGTH, CUTOFFS, RADIUS, Evaluation
@@ -53,7 +53,8 @@ def evaluate(
     packed = read_queries(queries, codes)
     labels, asked = open_labels(database_labels, query_labels)
     weights = None if counts is None else np.asarray(counts)
-    histograms = compare(codes, labels, packed, asked, weights, progress=progress)
+    with reporting(progress):
+        histograms = compare(codes, labels, packed, asked, weights)
     return Evaluation.of(histograms, cutoffs=cutoffs, radius=radius, curve_length=curve_length)
 
 
@@ -64,50 +65,31 @@ def compare(
     query_labels: ArrayLabels,
     counts: Ints | None = None,
     drawn: Ints | None = None,
-    progress: Progress | None = None,
 ) -> Histograms:
     """Histograms of all queries, or of those at the numbers ``drawn``, over the whole database."""
-    database = LabelledCodes(codes, labels, counts)
-    _check(database, queries, query_labels)
+    _check(codes, labels, counts, queries, query_labels)
     if drawn is not None and len(drawn) < len(queries):
         queries, query_labels = queries[drawn], replace(query_labels, ids=query_labels.ids[drawn])
 
     def cut(block: range) -> tuple[Bytes, Groups]:
         return queries[block.start : block.stop], query_labels.between(block.start, block.stop)
 
-    question = Count(codes.n_bits, compiled=len(queries) * codes.n_rows > FEW_PAIRS)
-    return Histograms.stack(reduce_pairs(question, database, len(queries), cut, progress))
+    compiled = len(queries) * codes.n_rows > FEW_PAIRS
+    question = Count(codes.n_bits, labels, counts, compiled)
+    return Histograms.stack(reduce_pairs(question, codes, len(queries), cut))
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledCodes:
-    """Database rows: codes, labels, and how many items each stands for."""
-
-    codes: DatabaseCodes
-    labels: Labels
-    counts: Ints | None = None
-
-    @property
-    def local(self) -> bool:
-        """Whether the codes are in this process; labels in memory go to the codes of a store."""
-        return self.codes.local
-
-    @property
-    def n_rows(self) -> int:
-        """How many rows there are."""
-        return self.codes.n_rows
-
-    @property
-    def chunk_rows(self) -> int:
-        """Rows of a storage chunk of the codes."""
-        return self.codes.chunk_rows
-
-
-@dataclass(frozen=True)
 class Count:
-    """The question for histograms."""
+    """The question for histograms.
+
+    labels  of the database rows; those in memory go to the codes of a store
+    counts  how many items each row stands for, if not one
+    """
 
     n_bits: int
+    labels: Labels
+    counts: Ints | None
     compiled: bool
 
     @property
@@ -116,16 +98,15 @@ class Count:
         return 16 * (self.n_bits + 1)
 
     def answer(
-        self, database: LabelledCodes, queries: tuple[Bytes, Groups], start: int, stop: int
+        self, database: DatabaseCodes, queries: tuple[Bytes, Groups], start: int, stop: int
     ) -> Histograms:
         """Histograms over rows ``[start, stop)``."""
         codes, groups = queries
         shape = (len(codes), self.n_bits + 1)
         relevant, total = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        blocks = database.codes.blocks(start, stop)
-        labels = database.labels.blocks(start, stop, database.codes.block_rows)
-        for (row, block), held in zip(blocks, labels, strict=True):
-            counts = None if database.counts is None else database.counts[row : row + len(block)]
+        labels = self.labels.blocks(start, stop, database.block_rows)
+        for (row, block), held in zip(database.blocks(start, stop), labels, strict=True):
+            counts = None if self.counts is None else self.counts[row : row + len(block)]
             found = hamming_histograms(
                 codes, groups, block, held, self.n_bits, counts, compiled=self.compiled
             )
@@ -133,17 +114,20 @@ class Count:
             total += found.total
         return Histograms(relevant, total)
 
-    def merge(self, parts: list[Histograms]) -> Histograms:
-        """Sum of several ranges."""
-        held = parts[0]
-        for part in parts[1:]:
-            held = held.merge(part)
-        return held
+    def merge(self, one: Histograms, other: Histograms) -> Histograms:
+        """Sum of two ranges."""
+        return one.merge(other)
 
 
-def _check(database: LabelledCodes, queries: Bytes, query_labels: ArrayLabels) -> None:
+def _check(
+    codes: DatabaseCodes,
+    labels: Labels,
+    counts: Ints | None,
+    queries: Bytes,
+    query_labels: ArrayLabels,
+) -> None:
     for n_rows, n_labels, what in (
-        (database.n_rows, database.labels.n_rows, "the database"),
+        (codes.n_rows, labels.n_rows, "the database"),
         (len(queries), query_labels.n_rows, "queries"),
     ):
         if n_rows != n_labels:
@@ -151,11 +135,11 @@ def _check(database: LabelledCodes, queries: Bytes, query_labels: ArrayLabels) -
                 f"{what} hold {n_rows} codes but {n_labels} rows of labels; both must describe the "
                 "same rows"
             )
-    if database.counts is not None:
-        if len(database.counts) != database.n_rows or database.counts.dtype.kind not in "iu":
+    if counts is not None:
+        if len(counts) != codes.n_rows or counts.dtype.kind not in "iu":
             raise InputError(
-                f"counts have shape {database.counts.shape} and type {database.counts.dtype}; "
-                f"expected {database.n_rows} integers, one for each database row"
+                f"counts have shape {counts.shape} and type {counts.dtype}; expected "
+                f"{codes.n_rows} integers, one for each database row"
             )
-        if not isinstance(database.codes, ArrayCodes):
+        if not codes.local:
             raise InputError("counts belong to codes in memory, such as those of label groups")

@@ -182,31 +182,18 @@ def check_scan(
     n_anchors: int | None,
     sample: Ints,
     known_groups: int = 0,
-    *,
-    n_folds: int = 0,
-    n_queries: int = 0,
-    n_bits: int = 0,
+    **folds: int,
 ) -> MemoryPlan:
     """Plan a scan on the current scheduler and log the plan; refuse it if it cannot fit.
 
     No features are read for it, and of the labels those of the sample. ``known_groups`` is how many
-    label groups there are in statistics that the result is going to be merged with. With
-    ``n_folds`` the plan is that of a cross-validation, ``n_queries`` rows of each fold being kept
-    and codes of up to ``n_bits`` solved for.
+    label groups there are in statistics that the result is going to be merged with. ``folds`` are
+    the numbers of a `ScanShape` that a cross-validation has: n_folds, n_queries and n_bits.
     """
     n_features, dtype = rows.shape_of_features
-    shape = ScanShape(
-        rows.n_rows,
-        n_features,
-        dtype,
-        n_anchors,
-        max(known_groups, _estimate_groups(rows, sample)),
-        rows.chunk_rows,
-        len(sample),
-        n_folds,
-        n_queries,
-        n_bits,
-    )
+    n_groups = max(known_groups, _estimate_groups(rows, sample))
+    read = rows.chunk_rows, len(sample)
+    shape = ScanShape(rows.n_rows, n_features, dtype, n_anchors, n_groups, *read, **folds)
     threads, allowed = _resources(rows.local)
     plan = _fit_plan(shape, block_rows, threads, allowed)
     logger.info("%s, %s allowed", plan, format_bytes(allowed))

@@ -3,37 +3,36 @@
 An error of a task arrives as it was raised, and the task is not tried again. What the cluster does
 wrong (a scheduler that dies, workers that stay away or die of a task) is a `ClusterError`.
 
-Waiting for a cluster, but never for ever.
-
-The thread that wants a result waits for it and, now and then, asks the scheduler how things stand.
-A scheduler that does not answer, or one whose workers are all gone or out of memory, is an error
-after a while; one without any worker has been given work, so a cluster that adapts to it starts
-some meanwhile. The questions run on the client's own loop, one at a time: none blocks the wait, and
-no thread is left behind that could still speak when the work is over.
+A cluster is waited for, but never for ever: the thread that wants a result waits for it and, now
+and then, asks the scheduler how things stand. One that does not answer, or whose workers are all
+gone or out of memory, is an error after a while; one without any worker has been given work, so a
+cluster that adapts to it starts some meanwhile. A worker of which nothing is heard is named in a
+warning: its tasks wait for it. The questions run on the client's own loop, one at a time: none
+blocks the wait, and no thread is left behind that could still speak when the work is over.
 """
 
 from __future__ import annotations
 
+import logging
 from asyncio import run_coroutine_threadsafe
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future as Handle
 from concurrent.futures import wait
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock
-from time import monotonic
-from typing import Any, TypeVar
+from time import monotonic, time
+from typing import Any, NamedTuple, TypeVar
 
 import dask
 from dask.delayed import Delayed
 from dask.utils import parse_timedelta
-from distributed import Future
 from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
 
 from sadih_dask.compute.blas import limited
 from sadih_dask.errors import Argument, ClusterError, Remedy
 
+logger = logging.getLogger(__name__)
 _submitting = Lock()
 
 
@@ -92,17 +91,12 @@ def run_on_cluster(
         with conversation(client):
             raise
     finally:
-        _let_go(future)
+        if client.status == "running" and future.status != "finished":
+            future.cancel()  # what still runs
 
 
-async def _result(future: Future[Any]) -> Any:
+async def _result(future: Any) -> Any:
     return await future.result()
-
-
-def _let_go(future: Future[Any]) -> None:
-    """Stop what still runs."""
-    if future.client.status == "running" and future.status != "finished":
-        future.cancel()
 
 
 def _verdict(error: KilledWorker | NoWorkerError | NoValidWorkerError, graph: Any) -> ClusterError:
@@ -141,6 +135,11 @@ SCHEDULER_TIMEOUT = "sadih.scheduler-timeout", "30s"
 """Dask configuration, and its default: how long a scheduler may be silent."""
 WORKER_TIMEOUT = "sadih.worker-timeout", "600s"
 """Dask configuration, and its default: how long there may be no worker that takes tasks."""
+WORKER_SILENCE = "sadih.worker-silence", "30s"
+"""Dask configuration, and its default: how long a worker may be silent before it is named.
+
+The scheduler of processes on this machine gives its tasks to others then.
+"""
 INTERVAL = 0.25
 """Seconds between two questions."""
 LOST = (
@@ -149,13 +148,20 @@ LOST = (
 )
 
 
-@dataclass(frozen=True)
-class State:
-    """What a scheduler says of itself: tasks that are not over, workers, and those that work."""
+class State(NamedTuple):
+    """What a scheduler says of itself.
+
+    unfinished  tasks that are not over
+    workers, willing   how many there are, and how many of them take tasks
+    silent      addresses of workers, and the seconds since they were last heard of
+    patience    seconds after which the scheduler gives the tasks of such a worker to others
+    """
 
     unfinished: int | None
     workers: int
     willing: int
+    silent: dict[str, float]
+    patience: float | None
 
 
 def settle(
@@ -171,7 +177,7 @@ def settle(
     handle = run_coroutine_threadsafe(_outcome(work), client.loop.asyncio_loop)
     watch = _Watch(client, prefix, report)
     try:
-        while not _over(handle, INTERVAL):
+        while not wait([handle], timeout=INTERVAL).done:
             watch.look()
         result, error = handle.result()
         if error is not None:
@@ -192,10 +198,6 @@ async def _outcome(
         return None, error
 
 
-def _over(handle: Handle[Any], timeout: float) -> bool:
-    return bool(wait([handle], timeout=timeout).done)
-
-
 class _Watch:
     """Judges a scheduler by its answers."""
 
@@ -209,6 +211,7 @@ class _Watch:
         self._looked = self._heard = self._staffed = monotonic()
         self._silence = 0.0
         self._lack = "no worker"
+        self._named: set[str] = set()
 
     def look(self) -> None:
         """Take an answer if there is one, ask again, and raise if it has been too bad too long."""
@@ -219,7 +222,9 @@ class _Watch:
                 self._take(self._question.result())
             self._question = None
         if self._question is None:
-            question = _ask(self._client, self._prefix)
+            question = self._client.run_on_scheduler(
+                _state, self._prefix, configured(WORKER_SILENCE), asynchronous=True
+            )
             self._question = run_coroutine_threadsafe(question, self._client.loop.asyncio_loop)
         self._judge()
 
@@ -230,6 +235,18 @@ class _Watch:
         self._lack = "no worker with memory left" if state.workers else "no worker"
         if self._report is not None and state.unfinished is not None:
             self._report(state.unfinished)
+        after = (
+            "" if state.patience is None else f", until others get them after {state.patience:g} s"
+        )
+        for address in state.silent.keys() - self._named:
+            logger.warning(
+                "the worker at %s has not been heard of for %.0f s: its process is stopped, or its "
+                "machine hangs. Its tasks wait for it%s",
+                address,
+                state.silent[address],
+                after,
+            )
+        self._named = set(state.silent)
 
     def _judge(self) -> None:
         # A process that was stopped for an hour (Ctrl-Z) has not listened for an hour.
@@ -255,18 +272,18 @@ class _Watch:
             self._question.cancel()
 
 
-async def _ask(client: Any, prefix: str | None) -> State:
-    return State(*await client.run_on_scheduler(_state, prefix=prefix, asynchronous=True))
-
-
-def _state(prefix: str | None, dask_scheduler: Any = None) -> tuple[int | None, int, int]:
-    """On the scheduler: fields of a `State`."""
+def _state(prefix: str | None, silence: float, dask_scheduler: Any = None) -> State:
+    """On the scheduler: how things stand."""
     left = None
     if prefix is not None:
         group = dask_scheduler.task_groups.get(prefix)
         open_states = ("waiting", "no-worker", "queued", "processing")
         left = 0 if group is None else sum(group.states[state] for state in open_states)
-    return left, len(dask_scheduler.workers), len(dask_scheduler.running)
+    workers, now = dask_scheduler.workers, time()
+    unheard = {address: now - worker.last_seen for address, worker in workers.items()}
+    silent = {address: seconds for address, seconds in unheard.items() if seconds > silence}
+    willing, patience = len(dask_scheduler.running), dask_scheduler.worker_ttl
+    return State(left, len(workers), willing, silent, patience)
 
 
 def configured(setting: tuple[str, str]) -> float:

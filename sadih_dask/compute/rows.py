@@ -3,9 +3,8 @@
 All three know how many rows there are (``n_rows``), how many rows cost as much to read as one
 (``chunk_rows``), whether they live in this process and should not travel (``local``), whether a
 block of them is a copy that its reader may overwrite (``owned``), columns and type of the features,
-columns of multi-hot labels (None for one class per row), and can ``take`` single rows.
-
-Labels of queries and of database rows, as evaluation reads them.
+columns of multi-hot labels (None for one class per row), and can ``take`` single rows. Labels alone
+are what evaluation reads of queries and of database rows.
 """
 
 from __future__ import annotations
@@ -27,20 +26,16 @@ from sadih_dask.types import Array, Ints
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayRows:
-    """Rows in memory: features (n, d) and labels (n,), or (n, c) dense or sparse in rows."""
-
-    features: Array
+class _TwoArrays:
+    features: Any
     labels: Any
 
-    chunk_rows = 1
-    local = True
     owned = False
 
     @property
     def n_rows(self) -> int:
         """How many rows there are."""
-        return len(self.features)
+        return int(self.features.shape[0])
 
     @property
     def label_columns(self) -> int | None:
@@ -50,7 +45,14 @@ class ArrayRows:
     @property
     def shape_of_features(self) -> tuple[int, np.dtype[Any]]:
         """Columns and type of the features."""
-        return self.features.shape[1], self.features.dtype
+        return int(self.features.shape[1]), self.features.dtype
+
+
+class ArrayRows(_TwoArrays):
+    """Rows in memory: features (n, d) and labels (n,), or (n, c) dense or sparse in rows."""
+
+    chunk_rows = 1
+    local = True
 
     def blocks(
         self, name: str, start: int, stop: int, block_rows: int
@@ -82,10 +84,7 @@ class StoreRows:
     @classmethod
     def of(cls, store: FeatureStore, first: int = 0) -> StoreRows:
         """Rows of a labelled store from ``first`` on."""
-        if "labels" not in store.arrays:
-            raise LabelError(
-                f"{store.url} has no labels; codes follow labels. Ingest it with --labels"
-            )
+        check_labelled(store)
         return cls(store, first, store.n_rows)
 
     @property
@@ -128,15 +127,10 @@ class StoreRows:
         return self.store.take(name, rows + self.first)
 
 
-@dataclass(frozen=True, eq=False)
-class LazyRows:
+class LazyRows(_TwoArrays):
     """Dask arrays of features (n, d) and labels (n,) or (n, c), of known chunk sizes."""
 
-    features: da.Array
-    labels: da.Array
-
     local = False
-    owned = False
 
     @classmethod
     def of(cls, features: da.Array, labels: Any) -> LazyRows:
@@ -166,24 +160,9 @@ class LazyRows:
         return cls(features, labels)
 
     @property
-    def n_rows(self) -> int:
-        """How many rows there are."""
-        return int(self.features.shape[0])
-
-    @property
     def chunk_rows(self) -> int:
         """Rows of the largest chunk."""
         return int(max(self.features.chunks[0], default=1))
-
-    @property
-    def label_columns(self) -> int | None:
-        """Columns of multi-hot labels."""
-        return int(self.labels.shape[1]) if self.labels.ndim == 2 else None
-
-    @property
-    def shape_of_features(self) -> tuple[int, np.dtype[Any]]:
-        """Columns and type of the features."""
-        return int(self.features.shape[1]), self.features.dtype
 
     def take(self, name: str, rows: Ints) -> Array:
         """Single rows; the chunks that hold any are computed for it."""
@@ -229,8 +208,6 @@ class ArrayLabels:
     groups: LabelGroups
     ids: Ints
 
-    local = True
-
     @property
     def n_rows(self) -> int:
         """How many rows there are."""
@@ -252,8 +229,6 @@ class StoreLabels:
 
     store: FeatureStore
     numbering: Renumbering | None = None
-
-    local = False
 
     @property
     def n_rows(self) -> int:
@@ -351,7 +326,8 @@ def check_labelled(store: FeatureStore) -> None:
     """Refuse a store without labels."""
     if "labels" not in store.arrays:
         raise LabelError(
-            f"{store.url} has no labels", remedy=Remedy("Ingest it with {}", Argument("labels"))
+            f"{store.url} has no labels",
+            remedy=Remedy("Ingest it with {}", Argument("labels")),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -46,6 +46,29 @@ def listener() -> Progress | None:
     return _listener.get()
 
 
+def nobody(done: int, total: int) -> None:
+    """Hear nothing, as of short work before or after that which is counted."""
+
+
+def heard_in(n_units: int, *stage: str) -> Progress | None:
+    """Who hears of long work now, told of units, such as rows, where tasks are counted.
+
+    ``stage``, a title and a unit, goes to a listener that has a method `begin`, before the first.
+    """
+    if (hearer := listener()) is None:
+        return None
+    begin: Callable[..., object] | None = getattr(hearer, "begin", None) if stage else None
+
+    def report(done: int, total: int) -> None:
+        nonlocal begin
+        if begin is not None:
+            begin(*stage)
+            begin = None
+        hearer(round(done / max(1, total) * n_units), n_units)
+
+    return report
+
+
 def unique_name(purpose: str) -> str:
     """A key prefix that no other run on the same scheduler has."""
     return f"sadih-{purpose}-{uuid4().hex[:12]}"
@@ -69,15 +92,14 @@ def is_lazy(value: Any) -> bool:
     return isinstance(value, da.Array)
 
 
-def run(
-    graph: Graph, key: Any, counted: str, progress: Progress | None = None, local: bool = False
-) -> Any:
+def run(graph: Graph, key: Any, counted: str = "", local: bool = False) -> Any:
     """Compute one key; tasks whose key is a tuple that begins with ``counted`` are progress.
 
     ``local`` graphs hold data of this process and run on its threads.
     """
     client = None if local else current_client()
-    total = _count(graph, counted)
+    total = sum(1 for task in graph if _counts(task, counted))
+    progress = listener() if total else None
     if client is not None:
         result = run_on_cluster(client, graph, key, counted, _remote_progress(total, progress))
         if progress is not None:
@@ -94,20 +116,22 @@ def computed(array: da.Array) -> Array:
     key, zeros = unique_name("values"), (0,) * (whole.ndim - 1)
     chunks = [(whole.name, k, *zeros) for k in range(whole.numblocks[0])]
     graph: Graph = {**dict(whole.__dask_graph__()), key: (np.concatenate, chunks)}
-    found: Array = run(graph, key, whole.name)
+    found: Array = run(graph, key)
     return found
 
 
-def _count(graph: Graph, counted: str) -> int:
-    return sum(1 for key in graph if isinstance(key, tuple) and key[0] == counted)
+def _counts(key: Any, counted: str) -> bool:
+    return isinstance(key, tuple) and key[0] == counted
 
 
-def _local_progress(counted: str, total: int, progress: Progress | None) -> Callback:
+def _local_progress(counted: str, total: int, progress: Progress | None) -> Any:
     """Report finished tasks of a local scheduler."""
+    if progress is None:
+        return nullcontext()
     done = itertools.count(1)
 
     def finished(key: Any, *_: Any) -> None:
-        if progress is not None and isinstance(key, tuple) and key[0] == counted:
+        if _counts(key, counted):
             progress(next(done), total)
 
     return Callback(posttask=finished)

@@ -11,7 +11,6 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from dask.highlevelgraph import HighLevelGraph
 
 from sadih_dask.compute.checkpoint import (
     Checkpoint,
@@ -22,9 +21,9 @@ from sadih_dask.compute.checkpoint import (
     keep,
     load,
 )
-from sadih_dask.compute.reduction import BlockReduction, Partial, Resumable
+from sadih_dask.compute.reduction import BlockReduction, Partial
 from sadih_dask.compute.rows import LazyRows, ReadableRows, Rows, StoreRows
-from sadih_dask.compute.run import Progress, total_threads
+from sadih_dask.compute.run import reporting, total_threads
 from sadih_dask.compute.tree import Tasks
 from sadih_dask.errors import InputError
 from sadih_dask.learning.statistics import MERGE_FAN_IN, merge_in_order
@@ -39,13 +38,12 @@ MOST_TAIL_NODES = 256
 def scan(
     rows: Rows,
     reduction: BlockReduction[Partial],
-    progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
-) -> Partial:
-    """Reduce rows that are read once.
+) -> tuple[Partial, int]:
+    """Reduce rows that are read once; return also how many were not read, but loaded.
 
     With a checkpoint the parts of a long pass over a store are kept as they are finished, and the
-    same call goes on after them.
+    same call goes on after them: it loads what their rows have come to.
     """
     if rows.n_rows == 0:
         raise InputError("there are no rows to learn from")
@@ -58,16 +56,15 @@ def scan(
     else:
         leaves, counts = _RangeTasks(tasks, shared, rows, reduction.block_rows, parts).add()
     top = tasks.after("result", _with_sum, tasks.fold(leaves, _merge), counts)
-    result, n_loaded = tasks.run(top, going_on(progress, parts, tasks.n_tasks))
-    if checkpoint is not None:
-        checkpoint.n_rows_loaded = n_loaded
-    return result
+    with reporting(going_on(parts, tasks.n_tasks)):
+        result, n_loaded = tasks.run(top)
+    return result, n_loaded
 
 
 def _parts(rows: Rows, reduction: BlockReduction[Any], checkpoint: Checkpoint | None) -> Parts:
     if checkpoint is None:
         return Parts([(0, rows.n_rows)])
-    if not isinstance(rows, StoreRows) or not isinstance(reduction, Resumable):
+    if not isinstance(rows, StoreRows):
         raise InputError(
             f"{checkpoint.url} cannot be the checkpoint of this pass: only a pass over a "
             "FeatureStore can be told from others and resumed. Put the rows into a store, or leave "
@@ -130,22 +127,14 @@ class _RangeTasks:
 
     def _after(self, purpose: str, function: Any, first: int, last: int, given: str) -> str:
         """A task with the file of a part."""
-        job = self._files, first, last, self._parts.columns, given, self._shared
-        return self._tasks.after(purpose, function, *job)
+        return self._tasks.after(purpose, function, self._files, first, last, given, self._shared)
 
     def _read_node(self, start: int, stop: int) -> Any:
         step = self._block if start in self._cut else self._node
-        blocks = [
-            self._tasks.add(
-                (row // self._block,),
-                _scan_range,
-                self._source,
-                row,
-                min(row + step, stop),
-                self._shared,
-            )
-            for row in range(start, stop, step)
-        ]
+        blocks = []
+        for row in range(start, stop, step):
+            read = _scan_range, self._source, row, min(row + step, stop), self._shared
+            blocks.append(self._tasks.add((row // self._block,), *read))
         return self._tasks.chain(blocks, _merge)
 
 
@@ -154,20 +143,12 @@ def _array_leaves(tasks: Tasks, shared: str, rows: LazyRows, block_rows: int) ->
     features = rows.features.rechunk((block_rows, -1))
     labels = rows.labels.rechunk((block_rows, *(-1 for _ in rows.labels.shape[1:])))
     zeros = (0,) * (labels.ndim - 1)
-    tasks.graph |= HighLevelGraph.merge(
-        features.__dask_graph__(), labels.__dask_graph__()
-    ).to_dict()
-    return [
-        tasks.add(
-            (k,),
-            _scan_block,
-            (features.name, k, 0),
-            (labels.name, k, *zeros),
-            k * block_rows,
-            shared,
-        )
-        for k in range(features.numblocks[0])
-    ]
+    tasks.graph |= dict(features.__dask_graph__()) | dict(labels.__dask_graph__())
+    leaves = []
+    for k in range(features.numblocks[0]):
+        chunks = (features.name, k, 0), (labels.name, k, *zeros)
+        leaves.append(tasks.add((k,), _scan_block, *chunks, k * block_rows, shared))
+    return leaves
 
 
 def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: BlockReduction[Any]) -> Any:
@@ -182,14 +163,14 @@ def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: BlockReduc
 
 
 def _load_range(
-    files: PartFiles, start: int, stop: int, columns: int, rows: ReadableRows, reduction: Any
+    files: PartFiles, start: int, stop: int, rows: ReadableRows, reduction: Any
 ) -> tuple[Any, int]:
     """The result of a part that is on file, or of its rows if the file is damaged; rows loaded."""
     found = load(files, start, stop, reduction)
     if found is not None:
         return found, stop - start
     found = _scan_range(rows, start, stop, reduction)
-    return keep(files, start, stop, columns, found, reduction), 0
+    return keep(files, start, stop, found, reduction), 0
 
 
 def _scan_block(

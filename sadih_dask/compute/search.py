@@ -7,8 +7,8 @@ from typing import Any, overload
 
 import numpy as np
 
-from sadih_dask.compute.codes import StoreCodes, StoredCodes, open_database, read_queries
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.codes import DatabaseCodes, open_database, read_queries
+from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import Question, Result, reduce_pairs
 from sadih_dask.errors import InputError
 from sadih_dask.retrieval.nearest import (
@@ -23,7 +23,6 @@ from sadih_dask.retrieval.nearest import (
     nearest_keys,
     rows_of,
 )
-from sadih_dask.stores import CodeStore
 from sadih_dask.types import Array, Bytes, Ints
 
 MAX_RESULTS = 50_000_000
@@ -85,16 +84,20 @@ def search(
             raise InputError("give k or radius, not both; projections re-rank the first k")
         if radius < 0:
             raise InputError(f"radius is {radius}; distances begin at 0")
-        return _within(codes, packed, radius, max_results, progress)
+        with reporting(progress):
+            return _within(codes, packed, radius, max_results)
     k = 10 if k is None else k
     if k < 1:
         raise InputError(f"k is {k}; ask for at least one neighbour")
-    if scores is None:
-        if candidates is not None:
-            raise InputError("candidates are re-ranked by projections; give both or neither")
-        return _named(codes, _nearest(codes, packed, k, progress))
-    found = _nearest(codes, packed, max(k, 10 * k if candidates is None else candidates), progress)
-    return _named(codes, _rerank(codes, found, scores)[:, :k])
+    n_found = k
+    if scores is not None:
+        n_found = max(k, 10 * k if candidates is None else candidates)
+    elif candidates is not None:
+        raise InputError("candidates are re-ranked by projections; give both or neither")
+    question = Nearest(max(min(n_found, codes.n_rows), 1))
+    with reporting(progress):
+        keys = np.concatenate(_ask(question, codes, packed))
+    return _named(codes, keys if scores is None else _rerank(codes, keys, scores)[:, :k])
 
 
 @dataclass(frozen=True)
@@ -108,13 +111,13 @@ class Nearest:
         """Size of a partial result."""
         return 8 * self.k
 
-    def answer(self, database: StoredCodes, queries: Bytes, start: int, stop: int) -> Ints:
+    def answer(self, database: DatabaseCodes, queries: Bytes, start: int, stop: int) -> Ints:
         """Smallest keys over rows ``[start, stop)``."""
         return nearest_keys(queries, database.blocks(start, stop), self.k)
 
-    def merge(self, parts: list[Ints]) -> Ints:
-        """Smallest keys of several ranges."""
-        return merge_keys(parts, self.k)
+    def merge(self, one: Ints, other: Ints) -> Ints:
+        """Smallest keys of two ranges."""
+        return merge_keys([one, other], self.k)
 
 
 @dataclass(frozen=True)
@@ -126,26 +129,18 @@ class Within:
 
     bytes_per_query = 1  # what is found decides, and the limit bounds that
 
-    def answer(self, database: StoredCodes, queries: Bytes, start: int, stop: int) -> Finds:
+    def answer(self, database: DatabaseCodes, queries: Bytes, start: int, stop: int) -> Finds:
         """Finds in rows ``[start, stop)``."""
         return keys_within(queries, database.blocks(start, stop), self.radius, self.limit)
 
-    def merge(self, parts: list[Finds]) -> Finds:
-        """Finds in several ranges."""
-        check_finds(sum(len(part.keys) for part in parts), self.limit, self.radius)
-        return Finds.join(parts)
+    def merge(self, one: Finds, other: Finds) -> Finds:
+        """Finds in two ranges."""
+        check_finds(len(one.keys) + len(other.keys), self.limit, self.radius)
+        return Finds.join([one, other])
 
 
-def _nearest(database: StoredCodes, queries: Bytes, k: int, progress: Progress | None) -> Ints:
-    """Smallest keys of all queries, (q, k)."""
-    question = Nearest(max(min(k, database.n_rows), 1))
-    return np.concatenate(_ask(question, database, queries, progress))
-
-
-def _within(
-    database: StoredCodes, queries: Bytes, radius: int, limit: int, progress: Progress | None
-) -> WithinRadius:
-    parts = _ask(Within(radius, limit), database, queries, progress)
+def _within(database: DatabaseCodes, queries: Bytes, radius: int, limit: int) -> WithinRadius:
+    parts = _ask(Within(radius, limit), database, queries)
     counts = np.concatenate([part.counts for part in parts])
     check_finds(int(counts.sum()), limit, radius)
     keys = np.concatenate([part.keys for part in parts])
@@ -156,25 +151,20 @@ def _within(
 
 
 def _ask(
-    question: Question[Bytes, Result],
-    database: StoredCodes,
-    queries: Bytes,
-    progress: Progress | None,
+    question: Question[Bytes, Result], database: DatabaseCodes, queries: Bytes
 ) -> list[Result]:
     def cut(block: range) -> Bytes:
         return queries[block.start : block.stop]
 
-    return reduce_pairs(question, database, len(queries), cut, progress)
+    return reduce_pairs(question, database, len(queries), cut)
 
 
-def _rerank(database: StoredCodes, keys: Ints, projections: Array) -> Ints:
+def _rerank(database: DatabaseCodes, keys: Ints, projections: Array) -> Ints:
     """Keys in the order of inner products; the candidates' codes are read once."""
     rows = rows_of(keys)
     wanted = np.unique(rows)
-    if isinstance(database, StoreCodes):
-        codes = database.store.take("codes", wanted)
-    else:
-        codes = database.codes[wanted]
+    store = database.store
+    codes = database.source[wanted] if store is None else store.take("codes", wanted)
     if projections.shape != (len(keys), database.n_bits):
         raise InputError(
             f"projections have shape {projections.shape}; {len(keys)} queries of "
@@ -183,15 +173,15 @@ def _rerank(database: StoredCodes, keys: Ints, projections: Array) -> Ints:
     return np.take_along_axis(keys, asymmetric_order(projections, rows, codes, wanted), axis=1)
 
 
-def _named(database: StoredCodes, keys: Ints) -> Neighbours:
+def _named(database: DatabaseCodes, keys: Ints) -> Neighbours:
     rows = rows_of(keys)
     return Neighbours(rows, distances_of(keys).astype(np.int32), _ids(database, rows))
 
 
-def _ids(database: StoredCodes, rows: Ints) -> Array:
+def _ids(database: DatabaseCodes, rows: Ints) -> Array:
     """Ids of rows where the store has ids, else the row numbers."""
-    if not isinstance(database, StoreCodes) or "ids" not in database.store.arrays:
+    store = database.store
+    if store is None or "ids" not in store.arrays:
         return rows
-    store: CodeStore = database.store
     wanted, places = np.unique(rows, return_inverse=True)
     return store.take("ids", wanted)[places.reshape(rows.shape)]

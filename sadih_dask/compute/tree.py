@@ -13,12 +13,11 @@ written yet, and nothing passes through the driver.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from dask._task_spec import DataNode
 
-from sadih_dask.compute.run import Progress, run, total_threads, unique_name
+from sadih_dask.compute.run import run, total_threads, unique_name
 from sadih_dask.learning.statistics import MERGE_FAN_IN
 from sadih_dask.stores.segment import Digests
 from sadih_dask.stores.store import StoreWriter
@@ -91,11 +90,11 @@ class Tasks:
             held = self.after("merge", merge, *shared, held, part)
         return held
 
-    def run(self, wanted: Any, progress: Progress | None = None) -> Any:
+    def run(self, wanted: Any) -> Any:
         """The result of a key, or of a list of them."""
         if isinstance(wanted, list):
             wanted = self.after("all", list, wanted)
-        return run(self.graph, wanted, self.name, progress, self.local)
+        return run(self.graph, wanted, self.name, self.local)
 
 
 class Database(Protocol):
@@ -124,8 +123,8 @@ class Question(Protocol, Generic[Asked, Result]):
     def answer(self, database: Any, queries: Asked, start: int, stop: int) -> Result:
         """Partial result of some queries over rows ``[start, stop)``."""
 
-    def merge(self, parts: list[Result]) -> Result:
-        """One partial result of several ranges."""
+    def merge(self, one: Result, other: Result) -> Result:
+        """One partial result of two ranges, in any order."""
 
 
 def reduce_pairs(
@@ -133,7 +132,6 @@ def reduce_pairs(
     database: Database,
     n_queries: int,
     queries: Callable[[range], Any],
-    progress: Progress | None = None,
 ) -> list[Result]:
     """Answers for consecutive blocks of queries, each merged over all rows.
 
@@ -142,48 +140,40 @@ def reduce_pairs(
     tasks = Tasks("compare", database.local)
     most = max(1, PARTIAL_BYTES // question.bytes_per_query)
     threads = total_threads(database.local)
-    grid = Grid.plan(n_queries, database.n_rows, database.chunk_rows, most, threads)
+    blocks, ranges = plan_grid(n_queries, database.n_rows, database.chunk_rows, most, threads)
     asked, source = tasks.share(question, "question"), tasks.share(database, "database")
     tops = []
-    for i, block in enumerate(grid.queries):
+    for i, block in enumerate(blocks):
         some = tasks.share(queries(block), "queries")
         parts = [
             tasks.add((i, j), _answer, asked, source, some, rows.start, rows.stop)
-            for j, rows in enumerate(grid.rows)
+            for j, rows in enumerate(ranges)
         ]
         tops.append(tasks.fold(parts, _merge, asked))
-    found: list[Result] = tasks.run(tops, progress)
+    found: list[Result] = tasks.run(tops)
     return found
 
 
-@dataclass(frozen=True)
-class Grid:
-    """How pairs of queries and rows are divided into tasks."""
+def plan_grid(
+    n_queries: int, n_rows: int, chunk_rows: int, max_queries: int, threads: int
+) -> tuple[tuple[range, ...], tuple[range, ...]]:
+    """Divide queries so that partial results stay small, and rows at chunks of the store.
 
-    queries: tuple[range, ...]
-    rows: tuple[range, ...]
-
-    @classmethod
-    def plan(
-        cls, n_queries: int, n_rows: int, chunk_rows: int, max_queries: int, threads: int
-    ) -> Grid:
-        """Divide rows at chunks of the store, and queries so that partial results stay small.
-
-        >>> grid = Grid.plan(1000, 10**6, 2**16, 10**5, threads=2)
-        >>> len(grid.queries), len(grid.rows), grid.rows[1]
-        (1, 4, range(262144, 524288))
-        """
-        query_step = max(1, min(n_queries, max_queries))
-        query_blocks = -(-max(n_queries, 1) // query_step)
-        parts = max(
-            -(-TASKS_PER_THREAD * threads // query_blocks),
-            -(-query_step * n_rows // PAIRS_PER_TASK),
-        )
-        row_step = max(-(-n_rows // parts), ROWS_PER_TASK)
-        rows = _ranges(n_rows, -(-row_step // chunk_rows) * chunk_rows)
-        if len(rows) * query_blocks < 2 * threads:  # few rows: divide the queries
-            query_step = max(1, -(-n_queries * len(rows) // (2 * threads)))
-        return cls(_ranges(n_queries, query_step), rows)
+    >>> queries, rows = plan_grid(1000, 10**6, 2**16, 10**5, threads=2)
+    >>> len(queries), len(rows), rows[1]
+    (1, 4, range(262144, 524288))
+    """
+    query_step = max(1, min(n_queries, max_queries))
+    query_blocks = -(-max(n_queries, 1) // query_step)
+    parts = max(
+        -(-TASKS_PER_THREAD * threads // query_blocks),
+        -(-query_step * n_rows // PAIRS_PER_TASK),
+    )
+    row_step = max(-(-n_rows // parts), ROWS_PER_TASK)
+    rows = _ranges(n_rows, -(-row_step // chunk_rows) * chunk_rows)
+    if len(rows) * query_blocks < 2 * threads:  # few rows: divide the queries
+        query_step = max(1, -(-n_queries * len(rows) // (2 * threads)))
+    return _ranges(n_queries, query_step), rows
 
 
 def _ranges(length: int, step: int) -> tuple[range, ...]:
@@ -192,14 +182,12 @@ def _ranges(length: int, step: int) -> tuple[range, ...]:
     return tuple(range(start, min(start + step, length)) for start in starts)
 
 
-def _answer(
-    question: Question[Any, Result], database: Any, queries: Any, start: int, stop: int
-) -> Result:
-    return question.answer(database, queries, start, stop)
+def _answer(question: Question[Any, Result], *pairs: Any) -> Result:
+    return question.answer(*pairs)
 
 
 def _merge(question: Question[Any, Result], one: Result, other: Result) -> Result:
-    return question.merge([one, other])
+    return question.merge(one, other)
 
 
 Shared = TypeVar("Shared")
@@ -211,7 +199,6 @@ def run_each(
     shared: Shared,
     items: Sequence[Item],
     purpose: str,
-    progress: Progress | None = None,
 ) -> list[Result]:
     """``function(shared, item)`` of every item, in the order of the items.
 
@@ -221,7 +208,7 @@ def run_each(
     tasks = Tasks(purpose)
     common = tasks.share(shared)
     keys = [tasks.add((k,), function, common, item) for k, item in enumerate(items)]
-    results: list[Result] = tasks.run(keys, progress)
+    results: list[Result] = tasks.run(keys)
     return results
 
 
@@ -232,7 +219,6 @@ def fill(
     writer: Writer,
     write_block: Callable[[Writer, int, Any], Digests],
     job: Any,
-    progress: Progress | None = None,
 ) -> None:
     """Call ``write_block(writer, block, job)`` as a task for every block that is missing.
 
@@ -243,5 +229,5 @@ def fill(
     tasks = Tasks("write")
     target, shared = tasks.share(writer, "writer"), tasks.share(job, "job")
     keys = [tasks.add((k,), write_block, target, k, shared) for k in missing]
-    for digests in tasks.run(keys, progress):
+    for digests in tasks.run(keys):
         writer.learn(digests)

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from scipy.special import ndtri
 
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import Progress, listener, reporting
 from sadih_dask.compute.tree import fill
 from sadih_dask.errors import FormatError, IncompleteError, InputError
 from sadih_dask.stores import FeatureStore
@@ -148,7 +148,8 @@ def generate(
         source=_describe(clouds),
         **storage,
     )
-    fill(writer, _write_block, clouds, _in_rows(progress, writer))
+    with reporting(_in_rows(progress or listener(), writer)):
+        fill(writer, _write_block, clouds)
     return writer.finalise()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.compute.codes import DatabaseCodes, HashedRows, StoreCodes
+from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows, coverage_of
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import heard_in
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.files.file import locate
 from sadih_dask.files.redaction import redact
@@ -32,8 +32,6 @@ from sadih_dask.types import Floats, Ints
 
 METRICS, FIGURES, REPORT = "metrics.json", "figures", "report.html"
 TIE_RULE = "Items at equal distance have no order: every value is its mean over all orders of ties."
-Ask = Callable[[int], Progress | None]
-"""Asked, with a number of rows, for something to report progress to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +87,6 @@ def measure(
     model: SADIH,
     rows: Collection,
     n_bits: Sequence[int] = (),
-    progress: Ask | None = None,
     max_queries: int | None = MAX_QUERIES,
 ) -> list[Length]:
     """Evaluate a model, and its sisters of other lengths, which are solved from its statistics.
@@ -104,9 +101,14 @@ def measure(
         sister, seconds = (model, None) if bits == own else _sister(model, bits)
         codes = rows.codes if bits == own else None
         n_rows = 0 if rows.database is None else rows.database.n_rows
-        bar = None if progress is None else progress(n_rows)
+        heard = heard_in(n_rows)
         found = evaluate_model(
-            sister, rows.queries, rows.database, codes=codes, max_queries=max_queries, progress=bar
+            sister,
+            rows.queries,
+            rows.database,
+            codes=codes,
+            max_queries=max_queries,
+            progress=heard,
         )
         lengths.append(Length(bits, found, seconds))
     return lengths
@@ -118,9 +120,7 @@ def _sister(model: SADIH, n_bits: int) -> tuple[SADIH, float]:
     return sister, time.perf_counter() - began
 
 
-def look_closer(
-    model: SADIH, rows: Collection, lengths: Sequence[Length], progress: Ask | None = None
-) -> Retrieval:
+def look_closer(model: SADIH, rows: Collection, lengths: Sequence[Length]) -> Retrieval:
     """Count bits, and find neighbours to show if rows have pictures; one pass over the database."""
     queries, database = rows.queries, rows.database
     names = (database or queries).class_names
@@ -134,8 +134,8 @@ def look_closer(
     asked = np.zeros((0, model.label_codes_.shape[1]), np.uint8)
     if len(chosen):
         asked = model.transform(queries.take("features", chosen))
-    bar = None if progress is None else progress(database.n_rows)
-    bits, nearest = code_statistics.gather(_codes(model, rows, database), asked, progress=bar)
+    heard = heard_in(database.n_rows)
+    bits, nearest = code_statistics.gather(_codes(model, rows, database), asked, progress=heard)
     shown = None
     if len(chosen):
         shown = code_statistics.pictured(queries, chosen, database, nearest, names)
@@ -158,9 +158,9 @@ def _have_pictures(queries: FeatureStore, database: FeatureStore) -> bool:
 
 def _codes(model: SADIH, rows: Collection, database: FeatureStore) -> DatabaseCodes:
     if rows.codes is not None:
-        return StoreCodes(rows.codes)
+        return DatabaseCodes.of_store(rows.codes)
     features = StoreRows(database, 0, database.n_rows)
-    return HashedRows(features, HashRows(model.hash_function_), model.block_rows)
+    return DatabaseCodes.of_rows(features, HashRows(model.hash_function_), model.block_rows)
 
 
 def _number_alike(names: Sequence[str], other: Sequence[str]) -> bool:
@@ -229,10 +229,9 @@ def write_page(
     title: str,
     began: float,
     files: Sequence[Path] = (),
-    progress: Ask | None = None,
 ) -> list[Path]:
     """Write figures and a report of what was measured; needs matplotlib."""
-    found = look_closer(model, rows, lengths, progress)
+    found = look_closer(model, rows, lengths)
     drawn = list(drawings(found))
     saved = [path for drawing in drawn for path in drawing.save(folder / FIGURES)]
     data: dict[str, object] = {"queries": redact(rows.queries.url)}

@@ -14,8 +14,8 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, cl
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from sadih_dask.compute.folds import training_statistics
-from sadih_dask.compute.run import Progress, total_threads
+from sadih_dask.compute.reduction import training_statistics
+from sadih_dask.compute.run import Progress, reporting, total_threads
 from sadih_dask.compute.tree import run_each
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.labels import LabelGroups, group_rows
@@ -81,6 +81,7 @@ class SADIHCV(
     best_by_bits_ : the best combination of every code length: its index, params, score, deviation
     best_estimator_ : the model of all rows with `best_params_`: that of a fit with them
     n_splits_ : int
+    n_rows_loaded_ : rows that the scan did not read, because a checkpoint had what they come to
 
     """
 
@@ -122,15 +123,18 @@ class SADIHCV(
         tried = candidates(grid, self.n_bits)
         longest = max(candidate["n_bits"] for candidate in tried)
         folding = Folding(self.n_folds, self.n_queries, self.random_state, longest)
-        scanned, folded = scan_folds(model, X, y, folding, progress, checkpoint)
+        with reporting(progress):
+            scanned, folded = scan_folds(model, X, y, folding, checkpoint)
         scanned.check_classes()
         everything = [{**model.get_params(), **candidate} for candidate in tried]
-        scores = score_all(folded, everything, solving)
+        with reporting(solving):
+            scores = score_all(folded, everything)
         found = results.as_cv_results(tried, scores, self.n_folds)
         best = results.best_overall(found)
         if self.refit:
             model.set_params(**best.params).learn_from(scanned)
         self._adopt(found, best, model)
+        self.n_rows_loaded_ = scanned.n_rows_loaded
         return self
 
     def _adopt(self, found: results.Results, best: results.Best, model: SADIH) -> None:
@@ -208,9 +212,7 @@ class Bunch:
     candidates: tuple[Mapping[str, Any], ...]
 
 
-def score_all(
-    folded: Folded, candidates: Sequence[Mapping[str, Any]], progress: Progress | None = None
-) -> list[Score]:
+def score_all(folded: Folded, candidates: Sequence[Mapping[str, Any]]) -> list[Score]:
     """Score every candidate (all parameters of an estimator) on every fold.
 
     A task takes candidates of one family on one fold, so that they share their beginning; the
@@ -218,7 +220,7 @@ def score_all(
     """
     bunches = list(_bunches(candidates, len(folded.folds), TASKS_A_THREAD * total_threads()))
     bunches.sort(key=lambda bunch: -bunch.candidates[0]["n_bits"])
-    found = run_each(score_bunch, folded, bunches, "score", progress)
+    found = run_each(score_bunch, folded, bunches, "score")
     return [score for scores in found for score in scores]
 
 

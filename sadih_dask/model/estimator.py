@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from sadih_dask.compute.encode import HashRows, LookUpLabels, hash_lazily, write_codes
 from sadih_dask.compute.memory import MemoryPlan
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.run import Progress, is_lazy
+from sadih_dask.compute.run import Progress, is_lazy, reporting
 from sadih_dask.errors import InputError
 from sadih_dask.learning.randomness import draw_seed
 from sadih_dask.learning.statistics import canonical_blocks
@@ -104,6 +104,7 @@ class SADIH(
     n_iter_ : iterations of the start that was kept
     statistics_ : what the data were reduced to
     hash_function_ : anchor map and affine map behind :meth:`transform`
+    n_rows_loaded_ : rows that the last scan did not read: its checkpoint had what they come to
 
     """
 
@@ -174,11 +175,14 @@ class SADIH(
         if coverage is not None and change is not None:
             if change.is_empty:
                 return self.refit()
-            changed = scan_change(self, X, coverage, change, progress, checkpoint)
+            with reporting(progress):
+                changed = scan_change(self, X, coverage, change, checkpoint)
             return self.learn_from(changed)
         before = dict(self.__dict__)
         try:
-            return self.learn_from(scan_rows(self, X, y, progress, checkpoint))
+            with reporting(progress):
+                scanned = scan_rows(self, X, y, checkpoint)
+            return self.learn_from(scanned)
         except BaseException:  # also an interrupt: the model is what it was
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -208,7 +212,9 @@ class SADIH(
         if not hasattr(self, "hash_function_"):
             return self.fit(X, y, progress=progress, checkpoint=checkpoint)
         check_parameters(self)
-        return self.learn_from(scan_more(self, X, y, 0, progress, checkpoint))
+        with reporting(progress):
+            scanned = scan_more(self, X, y, 0, checkpoint)
+        return self.learn_from(scanned)
 
     def forget(self, X: Any, y: Any = None) -> Self:
         """Take labelled rows out again: the same model as a fit without them.
@@ -266,6 +272,7 @@ class SADIH(
             coverage=scanned.coverage,
             class_names=scanned.class_names,
         )
+        self.n_rows_loaded_ = scanned.n_rows_loaded
         return self._adopt(model)
 
     def _adopt(self, model: Model) -> Self:
@@ -367,23 +374,18 @@ class SADIH(
         check_width(self, store)
         encoder: HashRows | LookUpLabels = HashRows(self.hash_function_)
         if learned:
-            encoder = LookUpLabels.in_store(
-                self.groups_,
-                self.label_codes_,
-                self.classes_,
-                self.class_names_,
+            known = self.groups_, self.label_codes_, self.classes_, self.class_names_
+            encoder = LookUpLabels.in_store(*known, store)
+        with reporting(progress):
+            return write_codes(
                 store,
+                encoder,
+                url,
+                n_bits=self.hash_function_.n_bits,
+                model=self.fingerprint_,
+                block_rows=self.block_rows,
+                overwrite=overwrite,
             )
-        return write_codes(
-            store,
-            encoder,
-            url,
-            n_bits=self.hash_function_.n_bits,
-            model=self.fingerprint_,
-            block_rows=self.block_rows,
-            overwrite=overwrite,
-            progress=progress,
-        )
 
     def score(self, X: Any, y: Any) -> float:
         """Mean average precision of these rows as queries over the rows learned from.
@@ -415,13 +417,15 @@ class SADIH(
         path: str | os.PathLike[str],
         *,
         statistics: bool = True,
+        since: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Write the fitted model to one file of arrays and JSON, atomically.
 
         ``path`` may be a URL (``s3://bucket/m.sadih``), with ``storage_options`` for its library.
         Without ``statistics`` the file is small, and the loaded model hashes but cannot
-        `partial_fit`, `forget` or `score`.
+        `partial_fit`, `forget` or `score`. With ``since``, the version that a file had
+        (`files.file.locate(path).version()`), a later one is not replaced: ConflictError.
         """
         check_is_fitted(self)
         parameters = self.get_params(deep=False)
@@ -433,7 +437,7 @@ class SADIH(
         }
         kept = self.statistics_ if statistics else None
         model = replace(self._model, parameters=plain, statistics=kept)
-        write_model(path, model, storage_options=storage_options)
+        write_model(path, model, since=since, storage_options=storage_options)
 
     @classmethod
     def load(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.compute.codes import ArrayCodes, DatabaseCodes, HashedRows, StoreCodes
+from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.evaluate import compare
 from sadih_dask.compute.rows import (
@@ -18,7 +18,7 @@ from sadih_dask.compute.rows import (
     numbering_of_store,
     open_labels,
 )
-from sadih_dask.compute.run import Progress, computed, current_client, is_lazy
+from sadih_dask.compute.run import Progress, computed, current_client, is_lazy, nobody, reporting
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.model import inputs as targets
@@ -84,17 +84,18 @@ def evaluate_model(
     if codes is not None and database is None:
         raise LabelError("codes have no labels; pass the database that holds them too")
     packed, query_labels = _queries(model, queries)
-    bits, n_queries = model.hash_function_.n_bits, len(packed)
+    n_queries = len(packed)
     drawn = sample_queries(n_queries, max_queries)
     held, asked = _learned_labels(model, query_labels)
-    learned = compare(
-        ArrayCodes(model.label_codes_, bits), held, packed, asked, model.statistics_.counts, drawn
-    )
+    label_codes = DatabaseCodes.in_memory(model.label_codes_, model.hash_function_.n_bits)
+    with reporting(nobody):  # it takes no time beside the rows of a database
+        learned = compare(label_codes, held, packed, asked, model.statistics_.counts, drawn)
     encoded = None
     if database is not None:
         hashed, database_labels = _database(model, database, codes)
         labels, asked = open_labels(database_labels, query_labels)
-        encoded = summary(compare(hashed, labels, packed, asked, drawn=drawn, progress=progress))
+        with reporting(progress):
+            encoded = summary(compare(hashed, labels, packed, asked, drawn=drawn))
     return Protocols(summary(learned), encoded)
 
 
@@ -123,9 +124,9 @@ def _database(model: SADIH, database: Any, codes: CodeStore | None) -> tuple[Dat
     if held:
         hashed = model.transform(features)
         in_memory = computed(hashed) if is_lazy(hashed) else hashed
-        return ArrayCodes(in_memory, model.hash_function_.n_bits), labels
+        return DatabaseCodes.in_memory(in_memory, model.hash_function_.n_bits), labels
     rows = StoreRows(database, 0, database.n_rows)
-    return HashedRows(rows, HashRows(model.hash_function_), model.block_rows), labels
+    return DatabaseCodes.of_rows(rows, HashRows(model.hash_function_), model.block_rows), labels
 
 
 def _targets(model: SADIH, y: Any) -> Any:
@@ -159,10 +160,10 @@ def _learned_labels(model: SADIH, asked: Any) -> tuple[ArrayLabels, ArrayLabels]
     return held, ArrayLabels(*group_rows(asked))
 
 
-def _checked(model: SADIH, codes: CodeStore) -> StoreCodes:
+def _checked(model: SADIH, codes: CodeStore) -> DatabaseCodes:
     if codes.model != model.fingerprint_:
         raise InputError(
             f"{codes.url} holds codes of model {codes.model!r}, and this is model "
             f"{model.fingerprint_!r}; encode the database with it first"
         )
-    return StoreCodes(codes)
+    return DatabaseCodes.of_store(codes)

@@ -17,19 +17,29 @@ from sklearn.utils.validation import validate_data
 from sadih_dask.compute.rows import ArrayRows, LazyRows, Rows, StoreRows
 from sadih_dask.compute.run import is_lazy
 from sadih_dask.errors import Argument, DtypeError, InputError, LabelError, Remedy
+from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import LabelGroups, as_rows, group_rows
 from sadih_dask.learning.statistics import Statistics, check_finite, compute_dtype
 from sadih_dask.stores import FeatureStore
+from sadih_dask.stores.coverage import Coverage
 from sadih_dask.types import Array, Ints
 
 
 class Learner(Protocol):
-    """What an estimator knows of the rows that it has learned from."""
+    """An estimator: the parameters that decide the scan, and what it has learned."""
 
+    anchors: int | None
+    sigma: float | None
+    block_rows: int
+    random_state: Any
     classes_: Array
+    class_names_: tuple[str, ...]
     multi_label_: bool
     n_features_in_: int
     statistics_: Statistics | None
+    hash_function_: HashFunction
+    seed_: int
+    coverage_: Coverage | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ from sadih_dask.types import Array, Bytes
 
 KIND = "sadih-model"
 VERSION = 2
+STATISTICS = ("counts", "mean", "sums", "gram")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +72,10 @@ def write_model(
     url: str | os.PathLike[str],
     model: Model,
     *,
+    since: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model file to a path or URL, atomically."""
+    """Write a model file to a path or URL, atomically; `since` is as in `write_archive`."""
     function = model.hash_function
     arrays: dict[str, Array] = {
         "classes": model.classes,
@@ -105,20 +107,12 @@ def write_model(
         meta["class_names"] = list(model.class_names)
     if (anchors := function.anchor_map) is not None:
         meta["sigma"] = anchors.sigma
-        arrays |= {
-            "anchors": anchors.anchors,
-            "anchors.centre": anchors.centre,
-        }
+        arrays |= {"anchors": anchors.anchors, "anchors.centre": anchors.centre}
     if (known := model.statistics) is not None:
-        arrays |= {
-            "statistics.counts": known.counts,
-            "statistics.mean": known.mean,
-            "statistics.sums": known.sums,
-            "statistics.gram": known.gram,
-        }
-    if (coverage := model.coverage) is not None:
-        meta["coverage"] = coverage.to_json()
-    write_archive(url, KIND, VERSION, meta, arrays, storage_options=storage_options)
+        arrays |= {f"statistics.{name}": getattr(known, name) for name in STATISTICS}
+    if model.coverage is not None:
+        meta["coverage"] = model.coverage.to_json()
+    write_archive(url, KIND, VERSION, meta, arrays, since=since, storage_options=storage_options)
 
 
 def read_model(
@@ -145,8 +139,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
         anchor_map = AnchorMap(arrays["anchors"], arrays["anchors.centre"], float(meta["sigma"]))
     statistics = None
     if "statistics.gram" in arrays:
-        parts = ("counts", "mean", "sums", "gram")
-        statistics = Statistics(groups, *(arrays[f"statistics.{part}"] for part in parts))
+        statistics = Statistics(groups, *(arrays[f"statistics.{name}"] for name in STATISTICS))
     coverage = Coverage.from_json(meta["coverage"]) if "coverage" in meta else None
     names = meta.get("feature_names")
     records = tuple(
@@ -202,10 +195,10 @@ def _check_shapes(model: Model) -> None:
         expected["anchors.centre"] = (function.anchor_map.centre.shape, (inputs,))
     if (known := model.statistics) is not None:
         g = groups.n_groups
-        expected["statistics.sums"] = (known.sums.shape, (g, width))
-        expected["statistics.gram"] = (known.gram.shape, (width, width))
-        expected["statistics.mean"] = (known.mean.shape, (width,))
-        expected["statistics.counts"] = (known.counts.shape, (g,))
+        for name, shape in zip(
+            STATISTICS, ((g,), (width,), (g, width), (width, width)), strict=True
+        ):
+            expected[f"statistics.{name}"] = getattr(known, name).shape, shape
     for name, (found, wanted) in expected.items():
         if found != wanted:
             raise ValueError(f"{name} has shape {found}, expected {wanted}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,18 +158,13 @@ def as_table(results: Results) -> str:
 
 
 def _square(surface: Surface) -> str:
-    left = [f"{surface.row} {_word(value)}" for value in surface.row_values]
-    corner = f"{surface.n_bits} bits"
-    indent = max(len(words) for words in (*left, corner))
     top = [f"{surface.column} {_word(value)}" for value in surface.column_values]
-    widths = [max(8, len(words)) + 2 for words in top]
-    lines = [corner.ljust(indent) + "".join(w.rjust(n) for w, n in zip(top, widths, strict=True))]
-    for i, words in enumerate(left):
+    table = [[f"{surface.n_bits} bits", *top]]
+    for i, value in enumerate(surface.row_values):
         marks = ["*" if (i, j) == surface.best else " " for j in range(len(top))]
         cells = [f"{v:.4f}{m}" for v, m in zip(surface.scores[i], marks, strict=True)]
-        right = "".join(c.rjust(n) for c, n in zip(cells, widths, strict=True))
-        lines.append((words.ljust(indent) + right).rstrip())
-    return "\n".join(lines)
+        table.append([f"{surface.row} {_word(value)}", *cells])
+    return _aligned(table, str.rjust)
 
 
 def _lines(results: Results) -> str:
@@ -181,11 +176,17 @@ def _lines(results: Results) -> str:
         mark = "*" if k in stars else ""
         row = [_word(params[name]) for name in names]
         table.append([*row, f"{mean:.4f}{mark}", f"{deviation:.4f}"])
-    widths = [max(len(row[j]) for row in table) for j in range(len(table[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    )
+    return _aligned(table, str.ljust)
+
+
+def _aligned(table: list[list[str]], justify: Callable[[str, int], str]) -> str:
+    """Lines of a table; the first column is aligned to the left, the others as is said."""
+    first, *widths = (max(map(len, column)) for column in zip(*table, strict=True))
+    lines = []
+    for left, *cells in table:
+        rest = (justify(cell, width) for cell, width in zip(cells, widths, strict=True))
+        lines.append("  ".join([left.ljust(first), *rest]).rstrip())
+    return "\n".join(lines)
 
 
 def _word(value: Any) -> str:

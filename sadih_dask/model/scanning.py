@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.checkpoint import Checkpoint
-from sadih_dask.compute.folds import FoldReduction, Folds, SampledRows
 from sadih_dask.compute.memory import MemoryPlan, check_scan
-from sadih_dask.compute.reduction import Reduction
+from sadih_dask.compute.reduction import FoldReduction, Folds, Reduction, SampledRows
 from sadih_dask.compute.rows import Rows
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import nobody, reporting
 from sadih_dask.compute.scan import scan
 from sadih_dask.errors import LabelError
 from sadih_dask.files.redaction import redact
-from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.features import SAMPLE_ROWS, AnchorMap, sample_rows
 from sadih_dask.learning.randomness import draw_seed, generator
 from sadih_dask.learning.statistics import Statistics, check_finite
@@ -38,19 +36,6 @@ CheckpointLike: TypeAlias = Checkpoint | str | os.PathLike[str] | None
 """A checkpoint, or the path or URL of one."""
 
 
-class Scanning(Learner, Protocol):
-    """An estimator: the parameters that decide the scan, and what it has learned."""
-
-    anchors: int | None
-    sigma: float | None
-    block_rows: int
-    random_state: Any
-    hash_function_: HashFunction
-    seed_: int
-    coverage_: Coverage | None
-    class_names_: tuple[str, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class Scanned:
     """What a pass over rows leaves: all that a model is solved from.
@@ -60,6 +45,7 @@ class Scanned:
     seed         what anchors were drawn from, and starting codes will be
     coverage     the rows of a store that are in the statistics; None if there are others
     class_names  of the store, label 0 first, if it has any
+    n_rows_loaded   rows that were not read, because a checkpoint had what they come to
     """
 
     statistics: Statistics
@@ -69,6 +55,7 @@ class Scanned:
     seed: int
     coverage: Coverage | None = None
     class_names: tuple[str, ...] = ()
+    n_rows_loaded: int = 0
 
     def check_classes(self) -> None:
         """Refuse rows among which there is nothing to tell apart."""
@@ -79,29 +66,22 @@ class Scanned:
             )
 
 
-def scan_rows(
-    model: Scanning,
-    X: Any,
-    y: Any,
-    progress: Progress | None = None,
-    checkpoint: CheckpointLike = None,
-) -> Scanned:
+def scan_rows(model: Learner, X: Any, y: Any, checkpoint: CheckpointLike = None) -> Scanned:
     """Read rows for a fit from nothing."""
     opened = open_rows(model, X, y, reset=True)
     seed = draw_seed(model.random_state)
     _, sample = plan_scan(model, opened.rows, seed)
     anchor_map = draw_anchors(model, opened.rows, sample, seed)
     reduction = _reduction(model, opened.classes, anchor_map)
-    found = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
-    return _settled(found, opened, anchor_map, seed, _covering(X), _names((), X))
+    found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
+    return _settled(found, opened, anchor_map, seed, _covering(X), _names((), X), n_loaded)
 
 
 def scan_more(
-    model: Scanning,
+    model: Learner,
     X: Any,
     y: Any,
     first: int = 0,
-    progress: Progress | None = None,
     checkpoint: CheckpointLike = None,
 ) -> Scanned:
     """Read rows, those of a store from ``first`` on, and add them to what the model knows."""
@@ -113,11 +93,11 @@ def scan_more(
     n_anchors = None if anchor_map is None else anchor_map.n_features
     check_scan(opened.rows, model.block_rows, n_anchors, sample, len(known.groups))
     reduction = _reduction(model, opened.classes, anchor_map)
-    added = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
-    return _settled(known.merge(added), opened, anchor_map, model.seed_, None, names)
+    added, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
+    return _settled(known.merge(added), opened, anchor_map, model.seed_, None, names, n_loaded)
 
 
-def scan_removed(model: Scanning, X: Any, y: Any, coverage: Coverage | None = None) -> Scanned:
+def scan_removed(model: Learner, X: Any, y: Any, coverage: Coverage | None = None) -> Scanned:
     """Read rows, and take them out of what the model knows."""
     names = _names(model.class_names_, X)
     known = replace(known_scan(model), coverage=coverage, class_names=names)
@@ -125,11 +105,10 @@ def scan_removed(model: Scanning, X: Any, y: Any, coverage: Coverage | None = No
 
 
 def scan_change(
-    model: Scanning,
+    model: Learner,
     store: FeatureStore,
     coverage: Coverage,
     change: Difference,
-    progress: Progress | None = None,
     checkpoint: CheckpointLike = None,
 ) -> Scanned:
     """Read what has changed in a store since the model has learned from it, and nothing else.
@@ -138,7 +117,7 @@ def scan_change(
     """
     scanned = known_scan(model)
     if change.n_new:
-        scanned = scan_more(model, store, None, change.first_new, progress, checkpoint)
+        scanned = scan_more(model, store, None, change.first_new, checkpoint)
     learned = ~np.isin(change.deleted, coverage.forgotten)
     cuts = np.cumsum([0, *(len(where) for _, where in change.places)])
     for (number, where), first in zip(change.places, cuts, strict=False):
@@ -151,19 +130,21 @@ def scan_change(
     return replace(scanned, coverage=coverage.renumbered(store, change))
 
 
-def known_scan(model: Scanning) -> Scanned:
+def known_scan(model: Learner) -> Scanned:
     """What the model knows, as if it had just been read."""
     known = known_statistics(model, model.multi_label_)
     kept = model.classes_, model.multi_label_, model.hash_function_.anchor_map, model.seed_
     return Scanned(known, *kept, model.coverage_, model.class_names_)
 
 
-def _without(model: Scanning, scanned: Scanned, X: Any, y: Any) -> Scanned:
+def _without(model: Learner, scanned: Scanned, X: Any, y: Any) -> Scanned:
     """What is left when rows are taken out."""
     opened = open_rows(model, X, y, reset=False, classes=scanned.classes)
     known_statistics(model, opened.multi_label)  # or an error: labels of the other form
     reduction = _reduction(model, scanned.classes, scanned.anchor_map)
-    left, classes = scanned.statistics.without(scan(opened.rows, reduction)), scanned.classes
+    with reporting(nobody):  # few rows, and not those that are counted
+        removed, _ = scan(opened.rows, reduction)
+    left, classes = scanned.statistics.without(removed), scanned.classes
     if not opened.multi_label:  # classes that have lost their last row are gone
         left, kept = left.compact()
         classes = classes[kept]
@@ -196,11 +177,10 @@ class Folded:
 
 
 def scan_folds(
-    model: Scanning,
+    model: Learner,
     X: Any,
     y: Any,
     folding: Folding,
-    progress: Progress | None = None,
     checkpoint: CheckpointLike = None,
 ) -> tuple[Scanned, Folded]:
     """Read rows once, as `scan_rows` does, and keep the statistics of every fold apart.
@@ -214,7 +194,7 @@ def scan_folds(
     _, sample = plan_scan(model, opened.rows, seed, **sizes)
     anchor_map = draw_anchors(model, opened.rows, sample, seed)
     reduction = FoldReduction(_reduction(model, opened.classes, anchor_map), folds, queries)
-    found = scan(opened.rows, reduction, progress, _as_checkpoint(checkpoint))
+    found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
     fold_of = folds.of_rows(found.sample.rows)
     folded = Folded(
         tuple(s for s in found.folds if s is not None),
@@ -223,8 +203,8 @@ def scan_folds(
         opened.multi_label,
         seed,
     )
-    total = _settled(found.total, opened, anchor_map, seed, _covering(X), _names((), X))
-    return total, folded
+    known = _covering(X), _names((), X)
+    return _settled(found.total, opened, anchor_map, seed, *known, n_loaded), folded
 
 
 def draw_folds(n_rows: int, folding: Folding) -> tuple[Folds, Ints]:
@@ -235,7 +215,7 @@ def draw_folds(n_rows: int, folding: Folding) -> tuple[Folds, Ints]:
     return folds, folds.sample(folding.n_queries, generator(drawn, "queries"))
 
 
-def plan_scan(model: Scanning, rows: Rows, seed: int, **folds: int) -> tuple[MemoryPlan, Ints]:
+def plan_scan(model: Learner, rows: Rows, seed: int, **folds: int) -> tuple[MemoryPlan, Ints]:
     """The memory of a scan, and the rows that anchors are drawn from.
 
     ``folds`` is what `check_scan` takes of a scan that keeps folds apart.
@@ -245,7 +225,7 @@ def plan_scan(model: Scanning, rows: Rows, seed: int, **folds: int) -> tuple[Mem
     return check_scan(rows, model.block_rows, n_anchors, sample, **folds), sample
 
 
-def draw_anchors(model: Scanning, rows: Rows, sample: Ints, seed: int) -> AnchorMap | None:
+def draw_anchors(model: Learner, rows: Rows, sample: Ints, seed: int) -> AnchorMap | None:
     """The anchor map of a model that has one."""
     if model.anchors is None:
         return None
@@ -262,11 +242,11 @@ def _as_checkpoint(given: CheckpointLike) -> Checkpoint | None:
     return given if given is None or isinstance(given, Checkpoint) else Checkpoint(given)
 
 
-def _sample(model: Scanning, rows: Rows, size: int, seed: int) -> Ints:
+def _sample(model: Learner, rows: Rows, size: int, seed: int) -> Ints:
     return sample_rows(rows.n_rows, size, model.block_rows, generator(seed, "sample"))
 
 
-def _reduction(model: Scanning, classes: Array | None, anchor_map: AnchorMap | None) -> Reduction:
+def _reduction(model: Learner, classes: Array | None, anchor_map: AnchorMap | None) -> Reduction:
     return Reduction(model.block_rows, None if classes is None else len(classes), anchor_map)
 
 
@@ -288,22 +268,15 @@ def _names(known: tuple[str, ...], X: Any) -> tuple[str, ...]:
     return max(known, names, key=len)
 
 
-def _settled(
-    found: Statistics,
-    opened: Opened,
-    anchor_map: AnchorMap | None,
-    seed: int,
-    coverage: Coverage | None,
-    names: tuple[str, ...],
-) -> Scanned:
+def _settled(found: Statistics, opened: Opened, *known: Any) -> Scanned:
     """Give every class that was found a number of its own, where numbers came from the data."""
     classes = opened.classes
     if classes is None:
         found, classes = found.compact()
-    return Scanned(found, classes, opened.multi_label, anchor_map, seed, coverage, names)
+    return Scanned(found, classes, opened.multi_label, *known)
 
 
-def _known_as(model: Scanning, opened: Opened) -> Statistics:
+def _known_as(model: Learner, opened: Opened) -> Statistics:
     """Statistics so far, labels numbered as in the new rows, or by the classes themselves."""
     known = known_statistics(model, opened.multi_label)
     if opened.multi_label:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from sadih_dask.compute.blas import one_blas_thread
-from sadih_dask.compute.similarity import tasked_similarity
+from sadih_dask.compute.tree import Tasks
 from sadih_dask.learning.encoders import BY_REGRESSION, HashFunction, hash_function
 from sadih_dask.learning.features import AnchorMap
+from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.problem import MAX_GROUPS, Problem, State
 from sadih_dask.learning.randomness import generator
-from sadih_dask.learning.similarity import Similarity, group_similarity
+from sadih_dask.learning.similarity import SharedLabel, Similarity, group_similarity
 from sadih_dask.learning.solver import Schedule, Solution, solve
 from sadih_dask.learning.start import start_codes
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.retrieval.forecast import Forecast
-from sadih_dask.types import EncoderKind
+from sadih_dask.types import EncoderKind, Floats, SimilarityKind
 
 RESTARTS = 8
 CLEAR_GAIN = 0.025
@@ -91,3 +96,41 @@ class Family:
             gain = forecast.with_encoder("posterior")(state.B) - forecast(state.B)
             encoder = "posterior" if gain > CLEAR_GAIN else encoder
         return hash_function(encoder, self._statistics, self._problem, state, anchor_map)
+
+
+MANY_GROUPS = 4096
+"""Label groups from which on blocks of S are worth a task.
+
+The product with S is nearly all of the work of learning then: k g^2 operations, where every other
+step is linear in g.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class TaskedSharedLabel(SharedLabel):
+    """Shared-label similarity whose blocks are tasks on the current scheduler.
+
+    The blocks are those of the product in one process, so the result has the same bits.
+    """
+
+    @cached_property
+    def _table(self) -> SharedLabel:
+        """What tasks get; on threads it keeps what it has found out."""
+        return SharedLabel(self.groups)
+
+    def sum_all_sharing(self, m: Floats) -> Floats:
+        """M [G^T G > 0]; only columns of the product travel back."""
+        tasks = Tasks("similarity")
+        table, operand = tasks.share(self._table, "groups"), tasks.share(m, "operand")
+        columns = [
+            tasks.after("similarity", SharedLabel.sum_sharing, table, operand, start, stop)
+            for start, stop in self.blocks()
+        ]
+        return np.hstack(tasks.run(columns))
+
+
+def tasked_similarity(groups: LabelGroups, kind: SimilarityKind) -> Similarity:
+    """Choose how S is applied: in this process, or as tasks where there are many groups."""
+    if kind == "shared-label" and not groups.single_label and len(groups) > MANY_GROUPS:
+        return TaskedSharedLabel(groups)
+    return group_similarity(groups, kind)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from sadih_dask.compute.codes import DatabaseCodes
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import reduce_pairs
 from sadih_dask.errors import InputError
 from sadih_dask.model.estimator import SADIH
@@ -97,7 +96,8 @@ def gather(
     """Count bits and find the nearest rows of a few queries, or of none, in one pass."""
     question = _BitsAndNearest(database.n_bits, min(k, database.n_rows))
     # All queries in one block: every further one would hash the rows again.
-    ((bits, keys),) = reduce_pairs(question, database, 1, lambda _: queries, progress)
+    with reporting(progress):
+        ((bits, keys),) = reduce_pairs(question, database, 1, lambda _: queries)
     rows = rows_of(keys)
     return bits, Neighbours(rows, distances_of(keys), rows)
 
@@ -122,9 +122,10 @@ class _BitsAndNearest:
         keys = nearest_keys(queries, blocks(), self.k)
         return counted[0], keys
 
-    def merge(self, parts: Sequence[tuple[BitCounts, Ints]]) -> tuple[BitCounts, Ints]:
-        bits, keys = zip(*parts, strict=True)
-        return reduce(BitCounts.merge, bits), merge_keys(keys, self.k)
+    def merge(
+        self, one: tuple[BitCounts, Ints], other: tuple[BitCounts, Ints]
+    ) -> tuple[BitCounts, Ints]:
+        return one[0].merge(other[0]), merge_keys((one[1], other[1]), self.k)
 
 
 def spread_of(average_precision: Floats, n: int = N_PICTURED) -> Ints:

@@ -515,11 +515,6 @@ def _reached(root: Root) -> set[str]:
 def write_sources(files: Files, data: bytes) -> str:
     """Write a record of the files that rows came from, and return its name for the root."""
     name = new_id()
-    if len(data) > SOURCES_LIMIT:
-        raise InputError(
-            f"{files.url}: the record of its source files takes {len(data)} bytes, at most "
-            f"{SOURCES_LIMIT} are allowed; ingest fewer and larger files"
-        )
     with explained(files, "the record of source files"):
         files.create(f"{SOURCES}/{name}", [data, trailer(crc32c(name.encode() + data))])
         files.sync(SOURCES)

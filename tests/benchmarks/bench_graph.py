@@ -17,7 +17,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,8 +29,8 @@ from distributed.protocol.pickle import dumps
 
 from sadih_dask import CodeStore, FeatureStore
 from sadih_dask.compute import encode, scan, tree
-from sadih_dask.compute.codes import StoreCodes
-from sadih_dask.compute.evaluate import Count, LabelledCodes
+from sadih_dask.compute.codes import DatabaseCodes
+from sadih_dask.compute.evaluate import Count
 from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreLabels, StoreRows
 from sadih_dask.compute.search import Nearest
@@ -39,16 +39,9 @@ N_FEATURES, N_BITS, N_ROWS = 512, 64, 16_384
 BLOCK_ROWS = 8192
 
 
-@dataclass(frozen=True, eq=False)
-class LongCodes(StoreCodes):
+def long_codes(store: CodeStore, n_rows: int) -> DatabaseCodes:
     """Codes that are said to be longer than they are."""
-
-    claimed: int = 0
-
-    @property
-    def n_rows(self) -> int:
-        """How many codes there are said to be."""
-        return self.claimed
+    return replace(DatabaseCodes.of_store(store), n_rows=n_rows)
 
 
 class Built(Exception):
@@ -95,12 +88,12 @@ class Jobs:
 
     def search(self, n_rows: int) -> None:
         """The ten nearest."""
-        self._ask(Nearest(10), LongCodes(self.codes, n_rows))
+        self._ask(Nearest(10), long_codes(self.codes, n_rows))
 
     def evaluate(self, n_rows: int) -> None:
         """Histograms of distances."""
-        codes = LongCodes(self.codes, n_rows)
-        self._ask(Count(N_BITS, True), LabelledCodes(codes, StoreLabels(self.store), None))
+        question = Count(N_BITS, StoreLabels(self.store), None, compiled=True)
+        self._ask(question, long_codes(self.codes, n_rows))
 
     def _ask(self, question: Any, database: Any) -> None:
         tree.reduce_pairs(

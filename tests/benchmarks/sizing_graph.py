@@ -68,7 +68,7 @@ def scan_tasks(
         node = scan._node_rows(rows, BLOCK_ROWS)  # type: ignore[arg-type]
         ranges = resume._cut(n_rows, node, resume.ROWS_PER_STATISTIC * checkpoint_width)
         if len(ranges) >= resume.FEWEST_PARTS:
-            parts = resume.Parts(ranges, files="files", columns=checkpoint_width)  # type: ignore[arg-type]
+            parts = resume.Parts(ranges, files="files")  # type: ignore[arg-type]
     reduction = Reduction(BLOCK_ROWS, None, None)
     with (
         not_run(),

@@ -160,7 +160,7 @@ def sleeps(rates: dict[str, Any], workers: int = 8, n_threads: int = 4) -> Itera
         scan(SleepingRows(10**6), Sleep(0.0))  # type: ignore[arg-type]
         for n_rows in (10_000_000, 40_000_000):
             start = time.perf_counter()
-            done: Any = scan(SleepingRows(n_rows), Sleep(row_seconds))  # type: ignore[arg-type]
+            done: Any = scan(SleepingRows(n_rows), Sleep(row_seconds))[0]  # type: ignore[arg-type]
             wall = time.perf_counter() - start
             if done.n_rows != n_rows:
                 raise AssertionError(f"{done.n_rows} rows of {n_rows} were read")

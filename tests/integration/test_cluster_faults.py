@@ -17,7 +17,7 @@ from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate, search
 from sadih_dask.cluster import ClusterSettings, running
 from sadih_dask.compute import blas
 from sadih_dask.compute import remote as waiting
-from sadih_dask.compute.run import run, unique_name
+from sadih_dask.compute.run import reporting, run, unique_name
 from sadih_dask.errors import ClusterError, IntegrityError, MemoryPlanError, NonFiniteError
 from tests.support.datasets import rows
 from tests.support.models import FAST, same_bits
@@ -225,16 +225,75 @@ def test_progress_rises_and_is_complete_once(cluster: DaskProcesses) -> None:
         speakers.add(threading.current_thread())
 
     with running(place(cluster)):
-        run({**graph, "all": (len, list(graph))}, "all", name, progress)
+        with reporting(progress):
+            run({**graph, "all": (len, list(graph))}, "all", name)
         bad = {**graph, (name, 16): (fail, os.devnull, ValueError("at the end"))}
-        with pytest.raises(ValueError, match="at the end"):
-            run({**bad, "bad": (len, list(bad))}, "bad", name, progress=lambda *_: said.append(_))
+        with (
+            pytest.raises(ValueError, match="at the end"),
+            reporting(lambda *step: said.append(step)),
+        ):
+            run({**bad, "bad": (len, list(bad))}, "bad", name)
     done = [step for step, _ in said]
     first = done.index(16) + 1
     assert len(done[:first]) > 2
     assert done[:first] == sorted(set(done[:first]))
     assert 17 not in done  # what failed is never complete
     assert speakers == {threading.current_thread()}
+
+
+# --- workers that are stopped -------------------------------------------------------------------
+
+
+def naps() -> tuple[dict[Any, Any], str]:
+    """Tasks for which a worker imports next to nothing: while it does, it is silent."""
+    name = unique_name("nap")
+    graph: dict[Any, Any] = {(name, k): (time.sleep, 0.2) for k in range(40)}
+    return {**graph, "all": (list, list(graph))}, name
+
+
+def test_work_of_a_stopped_process_is_done_by_others(caplog: pytest.LogCaptureFixture) -> None:
+    graph, name = naps()
+    stopped: dict[str, int] = {}
+    with (
+        dask.config.set({"sadih.worker-silence": "10s"}),
+        running(ClusterSettings(kind="processes", workers=2)) as there,
+    ):
+        address, process = next(iter(there.client.run(os.getpid).items()))
+
+        def stop(done: int, total: int) -> None:
+            if not stopped:
+                stopped[address] = process
+                os.kill(process, signal.SIGSTOP)
+
+        with reporting(stop):
+            found = run(graph, "all", name)
+    assert stopped
+    assert len(found) == 40
+    assert f"the worker at {address} has not been heard of for" in caplog.text
+    with pytest.raises(ProcessLookupError):  # replaced by its nanny
+        os.kill(process, 0)
+
+
+def test_a_stopped_worker_of_another_cluster_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    graph, name = naps()
+    with (
+        dask_processes(2, nanny=False) as cluster,
+        running(place(cluster)) as there,
+        dask.config.set({"sadih.worker-silence": "1s"}),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        stopped = cluster.workers[0]
+        (address,) = (
+            at for at, process in there.client.run(os.getpid).items() if process == stopped.pid
+        )
+        pending = pool.submit(run, graph, "all", name)
+        wait_for_tasks(cluster, 1)
+        cluster.kill(stopped, signal.SIGSTOP)
+        wait_until(lambda: f"worker at {address} has not been heard of" in caplog.text, "a word")
+        assert "others get them after 300 s" in caplog.text
+        assert not pending.done()
+        cluster.kill(stopped, signal.SIGCONT)
+        assert len(pending.result(timeout=PATIENCE)) == 40
 
 
 # --- workers with little memory, or with other versions ----------------------------------------

@@ -10,8 +10,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from sadih_dask import SADIH, FeatureStore
-from sadih_dask.compute.folds import FoldReduction, Folds
-from sadih_dask.compute.reduction import Reduction
+from sadih_dask.compute.reduction import FoldReduction, Folds, Reduction
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.scan import scan
 from sadih_dask.model.cross_validation import SADIHCV
@@ -61,9 +60,9 @@ def test_folds_and_samples_have_the_same_bits(tmp_path: Path, cluster: LocalClus
     sampled = folds.sample(40, np.random.default_rng(0))
     reduction = FoldReduction(Reduction(128, None, None), folds, sampled)
     with dask.config.set(scheduler="threads", num_workers=2):
-        expected = scan(StoreRows.of(store), reduction)
+        expected, _ = scan(StoreRows.of(store), reduction)
     with Client(cluster):
-        found = scan(StoreRows.of(store), reduction)
+        found, _ = scan(StoreRows.of(store), reduction)
     same_statistics(found.total, expected.total)
     for one, other in zip(found.folds, expected.folds, strict=True):
         assert one is not None

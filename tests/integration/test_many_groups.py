@@ -12,10 +12,11 @@ from distributed import Client, LocalCluster
 
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute import run as running
-from sadih_dask.compute import similarity, tree
-from sadih_dask.compute.similarity import MANY_GROUPS, TaskedSharedLabel, tasked_similarity
+from sadih_dask.compute import tree
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.similarity import SharedLabel
+from sadih_dask.model import solve
+from sadih_dask.model.solve import MANY_GROUPS, TaskedSharedLabel, tasked_similarity
 from tests.support.models import same_bits
 from tests.support.processes import local_cluster
 
@@ -99,7 +100,7 @@ def test_a_whole_fit(tmp_path: Path, cluster: LocalCluster) -> None:
         "block_rows": 2000,
     }
     with pytest.MonkeyPatch.context() as patch:  # never as tasks
-        patch.setattr(similarity, "MANY_GROUPS", 10**9)
+        patch.setattr(solve, "MANY_GROUPS", 10**9)
         expected = SADIH(**parameters).fit(features, labels)
     assert len(expected.groups_) > MANY_GROUPS
     store = FeatureStore.create(tmp_path / "s", features, labels, chunk_rows=1500)

@@ -208,7 +208,7 @@ def test_damaged_parts_in_a_bucket_are_not_trusted(
     s3.pipe_file(names[2], s3.cat_file(names[2])[:-1])
     s3.pipe_file(names[4], b"")
     found = SADIH(**parameters).fit(store, checkpoint=checkpoint)
-    assert checkpoint.n_rows_loaded == N - 2 * NODE
+    assert found.n_rows_loaded_ == N - 2 * NODE
     assert caplog.text.count("are read again") == 2
     assert found.fingerprint_ == expected.fingerprint_
     checkpoint.discard()

@@ -11,6 +11,7 @@ import pytest
 
 from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreRows
+from sadih_dask.compute.run import reporting
 from sadih_dask.compute.scan import scan
 from sadih_dask.ingest.synthetic import generate
 from tests.benchmarks.sizing_cluster import Cluster, Store, Work
@@ -38,8 +39,9 @@ def test_every_row_is_in_one_leaf_and_every_result_is_taken_once(threads: int) -
 def test_the_graph_has_the_leaves_of_a_real_scan(tmp_path: Path) -> None:
     n_rows, heard = 40 * BLOCK_ROWS + 5, set()
     store = generate(tmp_path / "s", n_rows, 4, 3, chunk_rows=BLOCK_ROWS)
-    with dask.config.set(scheduler="threads", num_workers=2):
-        scan(StoreRows.of(store), Reduction(BLOCK_ROWS, 3, None), lambda _, n: heard.add(n))
+    threads = dask.config.set(scheduler="threads", num_workers=2)
+    with threads, reporting(lambda _, n: heard.add(n)):
+        scan(StoreRows.of(store), Reduction(BLOCK_ROWS, 3, None))
     # 512 features have chunks of as many rows as these.
     leaves = [task for task in scan_tasks(n_rows, 2, 512) if task.kind == "leaf"]
     assert heard == {len(leaves)}

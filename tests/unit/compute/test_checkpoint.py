@@ -82,8 +82,11 @@ def interrupted(store: FeatureStore, place: Checkpoint, **other: Any) -> int:
     return sum(last - first for first, last in map(rows_of, files(place)))
 
 
-def scanned(store: FeatureStore, place: Checkpoint | None = None, block_rows: int = BLOCK) -> Any:
-    return scan(StoreRows.of(store), Reduction(block_rows, None, None), None, place)
+def scanned(
+    store: FeatureStore, place: Checkpoint | None = None, block_rows: int = BLOCK
+) -> tuple[Any, int]:
+    """Statistics of a store, and how many of its rows were loaded."""
+    return scan(StoreRows.of(store), Reduction(block_rows, None, None), place)
 
 
 # --- going on --------------------------------------------------------------------------------
@@ -103,7 +106,7 @@ def test_completed_parts_are_not_read_again(
         finished = [rows_of(path) for path in files(place)]
         with counted_reads() as counts:
             found = SADIH(**{**FEW, "anchors": anchors}).fit(store, checkpoint=place)
-    assert place.n_rows_loaded == done[-1]
+    assert found.n_rows_loaded_ == done[-1]
     chunks = {row // CHUNK for part in finished for row in range(*part)}
     again = {chunk: n for chunk, n in of_features(counts).items() if chunk in chunks}
     if anchors is None:
@@ -118,8 +121,8 @@ def test_parts_are_subtrees_of_a_higher_level_where_nodes_are_many(
     store: FeatureStore, place: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resume, "MOST_PARTS", 4)
-    expected = scanned(store)
-    same_statistics(scanned(store, place), expected)
+    expected, _ = scanned(store)
+    same_statistics(scanned(store, place)[0], expected)
     assert [rows_of(path) for path in files(place)] == [
         (0, 8 * NODE),
         (8 * NODE, 16 * NODE),
@@ -127,14 +130,15 @@ def test_parts_are_subtrees_of_a_higher_level_where_nodes_are_many(
     ]
     files(place)[1].unlink()
     with counted_reads() as counts:
-        same_statistics(scanned(store, place), expected)
+        found, n_loaded = scanned(store, place)
+    same_statistics(found, expected)
     assert list(of_features(counts)) == list(range(8 * NODE // CHUNK, 16 * NODE // CHUNK))
-    assert place.n_rows_loaded == N - 8 * NODE
+    assert n_loaded == N - 8 * NODE
 
 
 def test_a_finished_pass_reads_no_features(store: FeatureStore, place: Checkpoint) -> None:
     model = SADIH(**FEW).fit(store, checkpoint=place)
-    assert place.n_rows_loaded == 0
+    assert model.n_rows_loaded_ == 0
     steps: list[tuple[int, int]] = []
     with counted_reads() as counts:
         again = SADIH(**FEW).fit(
@@ -155,9 +159,9 @@ def test_new_rows_of_a_store_that_was_learned_before(tmp_path: Path, place: Chec
         model.fit(store, checkpoint=place, progress=stop_after(place))
     with counted_reads() as counts:
         model.fit(store, checkpoint=place)
-    assert 4 * NODE <= place.n_rows_loaded < 10 * NODE
+    assert 4 * NODE <= model.n_rows_loaded_ < 10 * NODE
     # Chunks of the new rows lie across the borders of parts and of tasks.
-    n_left = (10 * NODE - place.n_rows_loaded) // BLOCK
+    n_left = (10 * NODE - model.n_rows_loaded_) // BLOCK
     assert n_left <= sum(of_features(counts).values()) <= 2 * n_left + 2
     same_bits(model, expected, tmp_path)
 
@@ -179,7 +183,7 @@ def test_parameters_that_the_pass_does_not_depend_on(
 ) -> None:
     done = interrupted(store, place)
     found = SADIH(**{**FEW, "n_bits": 5, "alpha": 0.5}).fit(store, checkpoint=place)
-    assert place.n_rows_loaded == done
+    assert found.n_rows_loaded_ == done
     same_bits(found, SADIH(**{**FEW, "n_bits": 5, "alpha": 0.5}).fit(store), tmp_path)
 
 
@@ -213,7 +217,7 @@ def test_parts_whose_statistics_are_as_long_as_their_rows_are_not_kept(
 ) -> None:
     X, _ = rows(N, 5)
     groups = FeatureStore.create(tmp_path / "g", X, np.arange(N), chunk_rows=CHUNK)
-    same_statistics(scanned(groups, place), scanned(groups))
+    same_statistics(scanned(groups, place)[0], scanned(groups)[0])
     assert not files(place)
     columns = NODE // resume.ROWS_PER_STATISTIC + 1
     wide = FeatureStore.create(tmp_path / "w", *rows(N, columns), chunk_rows=CHUNK)
@@ -257,14 +261,15 @@ def flip(part: Path) -> None:
 def test_a_damaged_part_is_read_again(
     store: FeatureStore, place: Checkpoint, case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    expected = scanned(store, place)
+    expected, _ = scanned(store, place)
     part, other = files(place)[3], files(place)[8]
     whole = part.read_bytes()
     DAMAGE[case](part, other)
     with caplog.at_level(logging.WARNING), counted_reads() as counts:
-        same_statistics(scanned(store, place), expected)
+        found, n_loaded = scanned(store, place)
+    same_statistics(found, expected)
     assert list(of_features(counts)) == list(range(3 * NODE // CHUNK, 4 * NODE // CHUNK))
-    assert place.n_rows_loaded == N - NODE
+    assert n_loaded == N - NODE
     assert f"rows {3 * NODE} to {4 * NODE - 1} are read again: " in caplog.text
     if case != "a folder":
         assert part.read_bytes() == whole  # kept again
@@ -273,7 +278,7 @@ def test_a_damaged_part_is_read_again(
 def test_a_part_of_other_numbers_under_the_right_name(
     tmp_path: Path, store: FeatureStore, place: Checkpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
-    expected = scanned(store, place)
+    expected, _ = scanned(store, place)
     X, y = rows(N, 5)
     foreign = Checkpoint(tmp_path / "foreign")
     scanned(FeatureStore.create(tmp_path / "f", X + 1, y, chunk_rows=CHUNK), foreign)
@@ -281,8 +286,9 @@ def test_a_part_of_other_numbers_under_the_right_name(
         assert mine.name != theirs.name
         theirs.rename(mine)
     with caplog.at_level(logging.WARNING):
-        same_statistics(scanned(store, place), expected)
-    assert place.n_rows_loaded == 0
+        found, n_loaded = scanned(store, place)
+    same_statistics(found, expected)
+    assert n_loaded == 0
     assert "belongs to other rows or another pass" in caplog.text
 
 
@@ -310,7 +316,7 @@ def test_another_pass_is_not_mixed_in(
         parameters["random_state" if change == "seed" else change] = other
     with caplog.at_level(logging.WARNING):
         found = SADIH(**parameters).fit(store, checkpoint=place)
-    assert place.n_rows_loaded == 0
+    assert found.n_rows_loaded_ == 0
     assert "of a pass over other rows or with other parameters; they are not used" in caplog.text
     same_bits(found, SADIH(**parameters).fit(store), tmp_path)
 
@@ -377,5 +383,4 @@ def test_a_store_that_was_moved_is_the_same_rows(
 ) -> None:
     done = interrupted(store, place)
     moved = FeatureStore.open(shutil.copytree(store.url, tmp_path / "t"))
-    SADIH(**FEW).fit(moved, checkpoint=place)
-    assert place.n_rows_loaded == done
+    assert SADIH(**FEW).fit(moved, checkpoint=place).n_rows_loaded_ == done

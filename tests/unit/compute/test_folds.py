@@ -10,8 +10,13 @@ import pytest
 
 from sadih_dask import FeatureStore
 from sadih_dask.compute.checkpoint import Checkpoint
-from sadih_dask.compute.folds import FoldReduction, Folds, FoldStatistics, training_statistics
-from sadih_dask.compute.reduction import Reduction
+from sadih_dask.compute.reduction import (
+    FoldReduction,
+    Folds,
+    FoldStatistics,
+    Reduction,
+    training_statistics,
+)
 from sadih_dask.compute.rows import ArrayRows, LazyRows, Rows, StoreRows
 from sadih_dask.compute.scan import scan
 from sadih_dask.errors import InputError, LabelError, NonFiniteError
@@ -38,7 +43,7 @@ def reduction(
 
 def scanned(source: Rows, threads: int = 2, **parameters: Any) -> FoldStatistics:
     with dask.config.set(scheduler="threads", num_workers=threads):
-        return scan(source, reduction(source.n_rows, **parameters))
+        return scan(source, reduction(source.n_rows, **parameters))[0]
 
 
 def same(found: FoldStatistics, expected: FoldStatistics) -> None:
@@ -150,7 +155,7 @@ def test_the_total_has_the_bits_of_a_scan_without_folds(
     X, y = rows(1503, 6, multi_label=multi_label, dtype=dtype)
     known = AnchorMap.from_sample(X[:200], 20, np.random.default_rng(0)) if anchors else None
     found = scanned(ArrayRows(X, y), block_rows=100, anchor_map=known)
-    same_statistics(found.total, scan(ArrayRows(X, y), Reduction(100, None, known)))
+    same_statistics(found.total, scan(ArrayRows(X, y), Reduction(100, None, known))[0])
     if known is not None:
         assert found.folds[0] is not None
         assert found.folds[0].n_features == 20
@@ -237,26 +242,28 @@ def test_a_resumed_pass_has_the_same_bits(tmp_path: Path, multi_label: bool) -> 
     X, y = rows(d=3, multi_label=multi_label)
     store = FeatureStore.create(tmp_path / "s", X, y, chunk_rows=100)
     wanted = reduction(len(X), n_folds=2, block_rows=100, n_classes=None)
-    expected = scan(StoreRows.of(store), wanted)
+    expected, _ = scan(StoreRows.of(store), wanted)
     checkpoint = Checkpoint(tmp_path / "scan")
-    same(scan(StoreRows.of(store), wanted, checkpoint=checkpoint), expected)
-    assert checkpoint.n_rows_loaded == 0
+    found, n_loaded = scan(StoreRows.of(store), wanted, checkpoint)
+    same(found, expected)
+    assert n_loaded == 0
     lost = sorted((tmp_path / "scan").iterdir())[1]
     lost.unlink()
     with counted_reads() as counts:
-        same(scan(StoreRows.of(store), wanted, checkpoint=checkpoint), expected)
-    assert 0 < checkpoint.n_rows_loaded < len(X)
+        found, n_loaded = scan(StoreRows.of(store), wanted, checkpoint)
+    same(found, expected)
+    assert 0 < n_loaded < len(X)
     assert sum(of_features(counts).values()) < len(store.chunks)
     others = reduction(len(X), n_folds=3, block_rows=100)
-    scan(StoreRows.of(store), others, checkpoint=checkpoint)
-    assert checkpoint.n_rows_loaded == 0
+    assert scan(StoreRows.of(store), others, checkpoint)[1] == 0
 
 
 def test_partial_results_of_other_rows_are_not_taken() -> None:
     X, y = rows(1000, 3)
     wanted = reduction(1000)
-    arrays = wanted.to_arrays(scan(ArrayRows(X, y), wanted))
-    same(wanted.from_arrays(arrays, 1000), scan(ArrayRows(X, y), wanted))
+    found, _ = scan(ArrayRows(X, y), wanted)
+    arrays = wanted.to_arrays(found)
+    same(wanted.from_arrays(arrays, 1000), found)
     with pytest.raises(ValueError, match="not statistics of 999 rows"):
         wanted.from_arrays(arrays, 999)
     short = {**arrays, "sample.features": arrays["sample.features"][1:]}

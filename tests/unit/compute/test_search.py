@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 from sadih_dask import CodeStore, search
-from sadih_dask.compute.tree import Grid
+from sadih_dask.compute.tree import plan_grid
 from sadih_dask.errors import ConflictError, DtypeError, InputError
 from sadih_dask.jobs.search import write_results
 from sadih_dask.retrieval.codes import unpack
@@ -192,13 +192,13 @@ def test_tasks_cover_all_pairs_once() -> None:
         (0, 0, 5, 10, 2),
         (1, 10**9, 2**19, 10**4, 2),
     ):
-        grid = Grid.plan(n_queries, n_rows, chunk, most, threads)
-        for ranges, length in ((grid.queries, n_queries), (grid.rows, n_rows)):
+        queries, rows = plan_grid(n_queries, n_rows, chunk, most, threads)
+        for ranges, length in ((queries, n_queries), (rows, n_rows)):
             assert ranges[0].start == 0
             assert ranges[-1].stop == length
             assert all(a.stop == b.start for a, b in pairwise(ranges))
-        assert all(rows.start % chunk == 0 for rows in grid.rows)
-        assert max(len(part) for part in grid.queries) <= most
+        assert all(rows.start % chunk == 0 for rows in rows)
+        assert max(len(part) for part in queries) <= most
 
 
 def results(codes, tmp_path: Path) -> tuple[Neighbours, WithinRadius]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sadih_dask import SADIH, CodeStore, FeatureStore
-from sadih_dask.compute.codes import ArrayCodes, HashedRows, StoreCodes
+from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.rows import ArrayRows
 from sadih_dask.report.code_statistics import (
@@ -40,7 +40,7 @@ def test_one_pass_gives_bits_and_neighbours(tmp_path: Path) -> None:
     d = distances(queries, database)
     order = np.argsort(d, axis=1, kind="stable")[:, :9]
     store = CodeStore.create(tmp_path / "c", database, n_bits=N_BITS, model="m", chunk_rows=64)
-    for source in (ArrayCodes(database, N_BITS), StoreCodes(store)):
+    for source in (DatabaseCodes.in_memory(database, N_BITS), DatabaseCodes.of_store(store)):
         counted, found = gather(source, queries, k=9)
         np.testing.assert_array_equal(found.rows, order)
         np.testing.assert_array_equal(found.distances, np.take_along_axis(d, order, axis=1))
@@ -51,10 +51,10 @@ def test_rows_can_be_hashed_on_the_way() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(200, 6)), rng.integers(0, 3, 200)
     model = SADIH(n_bits=N_BITS, anchors=None, n_init=1).fit(x, y)
-    hashed = HashedRows(ArrayRows(x, y), HashRows(model.hash_function_), 50)
+    hashed = DatabaseCodes.of_rows(ArrayRows(x, y), HashRows(model.hash_function_), 50)
     counted, found = gather(hashed, model.transform(x[:3]), k=4)
     expected_counts, expected = gather(
-        ArrayCodes(model.transform(x), N_BITS), model.transform(x[:3]), k=4
+        DatabaseCodes.in_memory(model.transform(x), N_BITS), model.transform(x[:3]), k=4
     )
     np.testing.assert_array_equal(found.rows, expected.rows)
     same_bits(counted, expected_counts)
@@ -63,7 +63,7 @@ def test_rows_can_be_hashed_on_the_way() -> None:
 
 @pytest.mark.parametrize(("n", "q"), [(4, 2), (4, 0), (0, 2)])
 def test_fewer_rows_than_neighbours(n: int, q: int) -> None:
-    counted, found = gather(ArrayCodes(codes(n, 1), N_BITS), codes(q, 2), k=10)
+    counted, found = gather(DatabaseCodes.in_memory(codes(n, 1), N_BITS), codes(q, 2), k=10)
     assert found.rows.shape == found.distances.shape == (q, n)
     assert counted.n_rows == n
 
