@@ -11,7 +11,7 @@ import click
 
 from sadih_dask.cli import options
 from sadih_dask.cli.output import Bar, echo, echo_json
-from sadih_dask.model.parameters import PAPER_GRID, PARAMETERS, Parameter
+from sadih_dask.model.parameters import MAX_QUERIES, PAPER_GRID, PARAMETERS, Parameter
 
 if TYPE_CHECKING:
     from sadih_dask.report.page import Length
@@ -231,6 +231,13 @@ _PROTOCOLS = (
     help="A further code length, solved from the model's statistics; may be repeated.",
 )
 @click.option(
+    "--max-queries",
+    type=click.IntRange(min=0),
+    default=MAX_QUERIES,
+    show_default=True,
+    help="Of more QUERIES look so many up, drawn at random, always the same; 0: all of them.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -245,6 +252,7 @@ def evaluate_command(
     database: str | None,
     codes: str | None,
     bits: tuple[int, ...],
+    max_queries: int,
     output: Path | None,
     as_json: bool,
     running: options.Running,
@@ -281,7 +289,7 @@ def evaluate_command(
         output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
     with options.resumable("Repeat the same command."), running.prepared():
         with running.bar("Comparing"):
-            lengths = measure(learner, rows, bits)
+            lengths = measure(learner, rows, bits, max_queries)
         if as_json:
             echo_json(document(learner, rows, lengths))
         else:
@@ -310,9 +318,10 @@ def _print_metrics(lengths: Sequence[Length], own: int, ties: str) -> None:
     if len(lengths) < 2:
         return
     names = list(lengths[0].known)
-    echo("", f"{'bits':>6}" + "".join(f"{f'MAP {name}':>14}" for name in names))
+    echo("", f"{'bits':>6}" + "".join(f"{f'MAP {name}':>18}" for name in names))
     for length in lengths:
-        values = "".join(f"{length.known[name].map:>14.4f}" for name in names)
+        found = (length.known[name] for name in names)
+        values = "".join(f"{e.map:>9.4f} ± {e.standard_errors['MAP']:.4f}" for e in found)
         echo(f"{length.n_bits:>6}{values}")
 
 

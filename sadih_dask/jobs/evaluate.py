@@ -23,9 +23,10 @@ from sadih_dask.files.file import locate
 from sadih_dask.files.redaction import redact
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.model.evaluation import evaluate_model
+from sadih_dask.model.parameters import MAX_QUERIES
 from sadih_dask.report import code_statistics
 from sadih_dask.report.page import Length, Retrieval, best_possible, drawings, render
-from sadih_dask.retrieval.evaluation import Protocols
+from sadih_dask.retrieval.evaluation import Evaluation, Protocols, sample_queries
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.types import Floats, Ints
 
@@ -82,10 +83,16 @@ def _check_codes(codes: CodeStore, database: FeatureStore | None, model: SADIH) 
         )
 
 
-def measure(model: SADIH, rows: Collection, n_bits: Sequence[int] = ()) -> list[Length]:
+def measure(
+    model: SADIH,
+    rows: Collection,
+    n_bits: Sequence[int] = (),
+    max_queries: int | None = MAX_QUERIES,
+) -> list[Length]:
     """Evaluate a model, and its sisters of other lengths, which are solved from its statistics.
 
-    The sisters are learned without reading any row; their database is hashed on the way.
+    The sisters are learned without reading any row; their database is hashed on the way. All look
+    the same queries up, at most ``max_queries`` (see `evaluate_model`).
     """
     rows.check(model)
     own = model.hash_function_.n_bits
@@ -95,7 +102,14 @@ def measure(model: SADIH, rows: Collection, n_bits: Sequence[int] = ()) -> list[
         codes = rows.codes if bits == own else None
         n_rows = 0 if rows.database is None else rows.database.n_rows
         heard = heard_in(n_rows)
-        found = evaluate_model(sister, rows.queries, rows.database, codes=codes, progress=heard)
+        found = evaluate_model(
+            sister,
+            rows.queries,
+            rows.database,
+            codes=codes,
+            max_queries=max_queries,
+            progress=heard,
+        )
         lengths.append(Length(bits, found, seconds))
     return lengths
 
@@ -115,8 +129,8 @@ def look_closer(model: SADIH, rows: Collection, lengths: Sequence[Length]) -> Re
         return replace(found, bits=code_statistics.BitCounts.learned(model))
     chosen: Ints = np.zeros(0, np.int64)
     if _have_pictures(queries, database):
-        own = found.own.protocols
-        chosen = code_statistics.spread_of((own.encoded or own.learned).average_precision)
+        own = found.own.protocols.encoded or found.own.protocols.learned
+        chosen = _looked_up(own)[code_statistics.spread_of(own.average_precision)]
     asked = np.zeros((0, model.label_codes_.shape[1]), np.uint8)
     if len(chosen):
         asked = model.transform(queries.take("features", chosen))
@@ -127,6 +141,11 @@ def look_closer(model: SADIH, rows: Collection, lengths: Sequence[Length]) -> Re
         shown = code_statistics.pictured(queries, chosen, database, nearest, names)
     ceiling = _ceiling(model, queries, database, lengths)
     return replace(found, bits=bits, neighbours=shown, ceiling=ceiling)
+
+
+def _looked_up(found: Evaluation) -> Ints:
+    """Numbers of the queries that an evaluation is of."""
+    return sample_queries(found.n_drawn_from, found.n_queries)
 
 
 def _have_pictures(queries: FeatureStore, database: FeatureStore) -> bool:
@@ -159,7 +178,7 @@ def _ceiling(
     names = database.class_names
     if not all(_number_alike(names, o) for o in (queries.class_names, model.class_names_)):
         return None
-    asked = queries.read("labels")
+    asked = queries.take("labels", _looked_up(lengths[0].protocols.learned))
     counts = np.zeros(1 + max(int(asked.max()), int(model.classes_.max())), np.int64)
     for _, labels in database.blocks("labels"):
         counts += np.bincount(labels, minlength=len(counts))[: len(counts)]

@@ -216,16 +216,27 @@ def _(thing: Evaluation | Protocols) -> str:
         "queries": some.n_queries,
         "items in the database": " / ".join(f"{e.n_database:,}" for e in known.values()),
     }
+    if some.n_drawn_from > some.n_queries:
+        facts["drawn at random from"] = some.n_drawn_from
     if some.n_without_relevant:
         facts["queries without a relevant item"] = some.n_without_relevant
-    columns = [e.numbers for e in known.values()]
-    rows = [[metric, *(score(c.get(metric)) for c in columns)] for metric in columns[0]]
+    rows = [
+        [
+            metric,
+            *(
+                f"{score(e.numbers.get(metric))} ± {score(e.standard_errors.get(metric))}"
+                for e in known.values()
+            ),
+        ]
+        for metric in some.numbers
+    ]
     heads = ["", *(protocol or "value" for protocol in known)]
     lines = {name: (e.recall, e.precision) for name, e in known.items()}
     recall = plot(lines, ("recall", "precision"), "Precision against recall", top=1.0)
     pictures = [recall, *(_distances(name, e) for name, e in known.items())]
     name = type(thing).__name__
-    return card(name, "mean over queries", facts, heads, rows, pictures=pictures, note=TIES)
+    title = "mean over queries ± its standard error"
+    return card(name, title, facts, heads, rows, pictures=pictures, note=TIES)
 
 
 def protocols_of(found: Evaluation | Protocols) -> dict[str, Evaluation]:

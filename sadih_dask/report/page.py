@@ -139,7 +139,15 @@ def render(
         quality=list(zip(found.lengths, rows, strict=True)),
         best=_best(rows),
         figures=[(drawing, _pictures(drawing, k)) for k, drawing in enumerate(drawn)],
-        data={"features": model.n_features_in_, **data, "model": model.fingerprint_},
+        data={
+            "features": model.n_features_in_,
+            **data,
+            "queries drawn from": evaluation.n_drawn_from,
+            "standard error of MAP": ", ".join(
+                f"{e.standard_errors['MAP']:.4f} {name}" for name, e in found.own.known.items()
+            ),
+            "model": model.fingerprint_,
+        },
         classes=list(found.classes or model.classes_),
         parameters=model.get_params(deep=False),
         versions={"system": f"{platform.system()} {platform.machine()}", **versions_here()},

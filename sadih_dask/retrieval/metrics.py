@@ -144,6 +144,12 @@ def mean_of_known(values: Floats) -> float:
     return float(known.mean()) if len(known) else float("nan")
 
 
+def standard_error(values: Floats) -> float:
+    """Standard error of `mean_of_known`, the queries being drawn at random; NaN below two."""
+    known = values[np.isfinite(values)]
+    return float(known.std(ddof=1) / len(known) ** 0.5) if len(known) > 1 else float("nan")
+
+
 def _ratio(values: Floats, whole: Floats) -> Floats:
     """Quotient, NaN where there is nothing to divide by."""
     return np.where(whole > 0, values / np.where(whole > 0, whole, 1.0), np.nan)

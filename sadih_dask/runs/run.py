@@ -240,8 +240,13 @@ class _Work:
         rows = outputs["ingest"]
         record.rows, record.queries = rows["n_rows"], rows["n_queries"]
         if "evaluate" in outputs:
-            lengths = outputs["evaluate"]["metrics"]
-            record.metrics = {"n_bits": outputs["fit"]["n_bits"], "lengths": lengths}
+            found = outputs["evaluate"]
+            record.metrics = {
+                "n_bits": outputs["fit"]["n_bits"],
+                "n_queries": found["n_queries"],
+                "lengths": found["metrics"],
+                "standard_errors": found["standard_errors"],
+            }
         record.fingerprints = {
             "database": rows["database"],
             "queries": rows["queries"],

@@ -390,26 +390,33 @@ class Evaluate(Stage):
         return settings.has_queries
 
     def decides(self, context: Context) -> Any:
-        """The model, the rows on both sides, and the code lengths."""
-        outputs, bits = context.outputs, context.settings.evaluation.bits
+        """The model, the rows on both sides, the code lengths and how many are looked up."""
+        outputs, asked = context.outputs, context.settings.evaluation
         rows = [outputs["ingest"]["database"], outputs["ingest"]["queries"]]
         # Codes of further lengths follow from all parameters, not from this model's own codes.
-        return [rows, context.artefacts["fit"].key, outputs["fit"]["fingerprint"], list(bits)]
+        model = [context.artefacts["fit"].key, outputs["fit"]["fingerprint"]]
+        return [rows, *model, list(asked.bits), asked.max_queries]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Look the queries up under both protocols."""
         model, rows = context.model, context.collection
+        asked = context.settings.evaluation
         with context.display(self.title):
-            lengths = measure(model, rows, context.settings.evaluation.bits)
+            lengths = measure(model, rows, asked.bits, asked.max_queries)
         with artefact.local_folder() as folder:
             write_metrics(folder, model, rows, lengths)
-        metrics = {
-            str(length.n_bits): {
-                name: _known(found.numbers) for name, found in length.known.items()
+        metrics, errors = (
+            {
+                str(length.n_bits): {
+                    name: _known(getattr(found, numbers)) for name, found in length.known.items()
+                }
+                for length in lengths
             }
-            for length in lengths
-        }
-        return Made({"metrics": metrics}, {"rows": rows.queries.n_rows}, self._odd(rows, lengths))
+            for numbers in ("numbers", "standard_errors")
+        )
+        n_queries = lengths[0].protocols.learned.n_queries
+        outputs = {"metrics": metrics, "standard_errors": errors, "n_queries": n_queries}
+        return Made(outputs, {"rows": n_queries}, self._odd(rows, lengths))
 
     @staticmethod
     def _odd(rows: Collection, lengths: Sequence[Length]) -> tuple[str, ...]:

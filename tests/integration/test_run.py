@@ -78,6 +78,20 @@ def test_from_files_to_codes_and_metrics(here: Here, place: Path) -> None:
     assert (latest / "index.faiss").stat().st_size > codes.n_rows * 2
 
 
+def test_some_of_the_queries_tell_how_sure_they_are(here: Here, place: Path) -> None:
+    words = place / "pipeline.toml", "--set", "evaluation.max_queries=40"
+    out, _ = here("run", *words)
+    record = json.loads((place / "runs" / "latest" / "record.json").read_text())
+    found = record["metrics"]
+    assert found["n_queries"] == 40 < record["queries"]
+    values = [one["16"]["encoded"]["MAP"] for one in (found["lengths"], found["standard_errors"])]
+    assert f"40 of {record['queries']} queries" in out
+    assert "{:.4f} ± {:.4f}".format(*values) in out
+    again = run(here, place, "--set", "evaluation.max_queries=0")
+    assert done(again) == ["evaluate"]
+    assert again["metrics"]["n_queries"] == again["queries"]
+
+
 def test_a_second_run_does_nothing(here: Here, place: Path) -> None:
     first = run(here, place)
     before = contents(place / "runs")
