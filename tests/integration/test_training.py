@@ -53,17 +53,16 @@ def test_every_chunking_with_every_number_of_threads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("anchors", [None, 40])
-def test_neither_do_compression_shards_and_memory_layout(
+def test_neither_do_compression_segments_and_memory_layout(
     tmp_path: Path, anchors: int | None
 ) -> None:
     X, y = rows()
     expected = fit(X, y, anchors=anchors)
     zstd = FeatureStore.create(tmp_path / "z", X, y, chunk_rows=700, compression="zstd")
-    shards = FeatureStore.create(tmp_path / "s", X, y, chunk_rows=300, shard_rows=1200)
-    both = FeatureStore.create(
-        tmp_path / "b", X, y, chunk_rows=512, shard_rows=1024, compression="zstd"
-    )
-    for found in (zstd, shards, both):
+    segments = FeatureStore.create(tmp_path / "s", X[:2100], y[:2100], chunk_rows=300)
+    segments.append(X[2100:], y[2100:])
+    assert len(segments.segments) == 2
+    for found in (zstd, segments, segments.compact(one_segment=True)):
         same_bits(fit(found, anchors=anchors), expected, tmp_path)
     same_bits(fit(np.asfortranarray(X), y, anchors=anchors), expected, tmp_path)
 

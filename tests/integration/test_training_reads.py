@@ -13,7 +13,7 @@ from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.scan import scan
 from sadih_dask.learning import features
 from sadih_dask.learning.statistics import MERGE_FAN_IN
-from sadih_dask.model import estimator
+from sadih_dask.model import scanning
 from tests.support.datasets import rows
 from tests.support.models import FAST, counted_reads, of_features
 
@@ -73,7 +73,7 @@ def test_labels_are_read_once_more_for_the_plan(tmp_path: Path) -> None:
 
 
 def test_a_small_read_for_the_anchors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimator, "SAMPLE_ROWS", 100)
+    monkeypatch.setattr(scanning, "SAMPLE_ROWS", 100)
     monkeypatch.setattr(features, "SAMPLE_BLOCKS", 4)
     found = store(tmp_path, 128)
     with counted_reads() as counts:
