@@ -272,8 +272,12 @@ def filled(begin: Callable[[], Writer], rows_between: RowsBetween, overwrite: bo
         if not overwrite:
             error.remedy = Remedy("To begin anew say {}", Argument("overwrite", True))
             raise
+        seen = writer._plan.root.commit
         writer.abandon()
         writer = begin()
+        if writer._plan.root.commit != seen:  # somebody has committed them: not to be replaced
+            writer.abandon()
+            raise
         writer._fill(rows_between)
     return writer
 
