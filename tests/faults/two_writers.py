@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.errors import ConflictError, IncompleteError, InputError, SadihError
+from sadih_dask.errors import ConflictError, FormatError, IncompleteError, InputError, SadihError
 from sadih_dask.stores import FeatureStore
 from tests.faults.table import Outcome, main
 from tests.support.proxy import Proxy, Request, proxy_to
@@ -77,7 +77,7 @@ def do(work: str, url: str, author: int, options: dict[str, Any]) -> str:
             store.compact(one_segment=True)
         else:
             store.append(**table(rows))
-    except (ConflictError, InputError, IncompleteError) as error:
+    except (ConflictError, FormatError, InputError, IncompleteError) as error:
         return f"{type(error).__name__}: {error}"
     return "done"
 
