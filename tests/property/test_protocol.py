@@ -11,7 +11,7 @@ in memory, whose every request is a moment at which anybody else may go on inste
 and at the end, that what each call said is true, that readers have seen one commit from their
 first row to their last, that a repetition of what was interrupted completes, and that nothing is
 left behind. `SADIH_INTERLEAVINGS` says how many interleavings of each scenario are tried (by
-default 200); a seed that fails is in the message.
+default 60); a seed that fails is in the message.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sadih_dask.stores.reader import Snapshot, read_rows
 from sadih_dask.stores.root import ROOT, Root, former_root_key, parse_root
 from tests.support.interleaving import URL, Actor, World, without_probe
 
-TRIALS = int(os.environ.get("SADIH_INTERLEAVINGS", "200"))
+TRIALS = int(os.environ.get("SADIH_INTERLEAVINGS", "60"))
 CHUNK = 4
 Content = tuple[int, ...]
 
