@@ -149,9 +149,9 @@ def test_killed_and_repeated(
     computed = []
     real = encoding._encode_block
 
-    def counted(writer: Any, block: int, job: Any) -> None:
+    def counted(writer: Any, block: int, job: Any) -> Any:
         computed.append(block)
-        real(writer, block, job)
+        return real(writer, block, job)
 
     monkeypatch.setattr(encoding, "_encode_block", counted)
     finished = model.encode(store, tmp_path / "c")
