@@ -15,26 +15,31 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-DEFAULT = {"scheduler": "127.0.0.1:8787"}
+DEFAULT = {"scheduler": "127.0.0.1:8787", "worker": "127.0.0.1:8788"}
+"""Where the image's entry point lets them answer if they are not told."""
 SECONDS = 5
 PATIENCE = 600
 
 
 def address_of(words: list[str]) -> str | None:
     """Where the process of this command line answers, if it does."""
-    for number, word in enumerate(words[:-1]):
-        if Path(word).name == "dask" and words[number + 1] in ("scheduler", "worker"):
-            role, flags = words[number + 1], words[number + 2 :]
+    # Process 1 may be an init, whose words still have the names of Dask's Helm chart.
+    plain = [
+        part
+        for word in words
+        for part in (word.split("-") if word in ("dask-scheduler", "dask-worker") else [word])
+    ]
+    for number, word in enumerate(plain[:-1]):
+        if Path(word).name == "dask" and plain[number + 1] in DEFAULT:
+            role, flags = plain[number + 1], plain[number + 2 :]
             break
     else:
         return None
-    given = DEFAULT.get(role)
+    given = DEFAULT[role]
     for number, flag in enumerate(flags):
         name, equals, value = flag.partition("=")
         if name == "--dashboard-address":
             given = value if equals else flags[number + 1]
-    if given is None:
-        return None
     host, _, port = given.rpartition(":")
     everywhere = host in ("", "0.0.0.0")  # noqa: S104 (asked, not bound)
     return f"{'127.0.0.1' if everywhere else host}:{port}"
@@ -75,7 +80,7 @@ def main() -> int:
             return 1
         address = address_of(line.decode(errors="replace").rstrip("\0").split("\0")) or ""
         if not address:
-            print("no scheduler or worker with a known address: nothing to ask")
+            print("no scheduler or worker: nothing to ask")
             return 0
         trouble = trouble_at(address)
     print(f"{address}: {trouble or 'ok'}")

@@ -1,7 +1,7 @@
 """The ``sadih`` command: options in, words out; what is done is in `jobs` and `runs`.
 
 Read this module first (commands by name, errors in the words of the command line, exit codes), then
-`options` (each declared once), `output` and `progress`, and the modules of commands: `ingest`,
+`options` (each declared once), `output`, and the modules of commands: `ingest`,
 `models` (fit, tune, evaluate), `codes` (encode, search, export), `stores` (inspect, verify) and
 `runs`. A module is imported when one of its commands is called: ``--help`` does not wait for
 numerical libraries.

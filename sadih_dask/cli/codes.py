@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import echo
-from sadih_dask.cli.progress import Bar
+from sadih_dask.cli.output import Bar, echo
 
 if TYPE_CHECKING:
     from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
@@ -36,10 +35,8 @@ def encode_command(
 
     opened, learner = FeatureStore.open(store), SADIH.load(model)
     hint = "Codes that are written stay: repeat the same command to go on."
-    with options.resumable(hint), running.prepared(), running.bar("Encoding") as bar:
-        done = encode(
-            learner, opened, codes, learned=learned, overwrite=overwrite, progress=bar.over
-        )
+    with options.resumable(hint), running.prepared(), running.bar("Encoding"):
+        done = encode(learner, opened, codes, learned=learned, overwrite=overwrite)
     kind = "learned codes" if learned else "codes"
     echo(
         f"{done.codes.url}: {done.codes.n_rows:,} {kind} of {done.codes.n_bits} bits, "
@@ -116,11 +113,8 @@ def search_command(
     learner = None if model is None else SADIH.load(model)
     with options.resumable("Nothing was written."), running.prepared():
         asked = open_queries(queries, database, learner, projections=rerank)
-        with running.bar("Searching") as bar:
-            progress = bar.over(database.n_rows)
-            found = look_up(
-                database, asked, k or 100, radius, max_results=max_results, progress=progress
-            )
+        with running.bar("Searching"):
+            found = look_up(database, asked, k or 100, radius, max_results=max_results)
     names = range(len(found)) if asked.ids is None else asked.ids
     for line in _table(found, names, show):
         echo(line)

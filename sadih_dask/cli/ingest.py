@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import echo
-from sadih_dask.cli.progress import Bar
+from sadih_dask.cli.output import Bar, echo
 
 if TYPE_CHECKING:
     from sadih_dask.ingest import HoldOut, Ingested
@@ -100,8 +99,8 @@ def ingest_command(
         return
     reads = {url: (replace(files, hold_out=part), mode) for url, part in parts.items()}
     hint = _APPEND if mode == "append" else _RESUME
-    with options.resumable(hint), Bar("Ingesting", goes_on=True, quiet=quiet) as bar:
-        done = ingest(reads, Stores(store, queries), form, bar)
+    with options.resumable(hint), Bar("Ingesting", goes_on=True, quiet=quiet):
+        done = ingest(reads, Stores(store, queries), form)
     for one in done.values():
         _report(one)
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import echo, echo_json
-from sadih_dask.cli.progress import Bar
-from sadih_dask.model.parameters import PAPER_GRID, PARAMETERS, Parameter
+from sadih_dask.cli.output import Bar, echo, echo_json
+from sadih_dask.model.parameters import MAX_QUERIES, PAPER_GRID, PARAMETERS, Parameter
 
 if TYPE_CHECKING:
-    from sadih_dask.report.retrieval import Length
+    from sadih_dask.report.page import Length
 
 
 class _Or(click.ParamType[Any]):
@@ -107,22 +106,16 @@ def fit_command(
     )
     bar = Bar("Scanning", goes_on=True, quiet=running.quiet)
     with options.resumable(hint), running.prepared(), bar:
-        fitted = fit(
-            opened,
-            model,
-            parameters,
-            overwrite=overwrite,
-            progress=bar.over,
-            checkpoint=checkpoint,
-        )
-    if fitted.n_rows_known == fitted.n_rows:
+        fitted = fit(opened, model, parameters, overwrite=overwrite, checkpoint=checkpoint)
+    if fitted.n_rows_known == fitted.n_rows and not fitted.n_rows_removed:
         echo(f"{model}: has learned from all {fitted.n_rows:,} rows already.")
         return
     loaded = fitted.n_rows_loaded
     before = f"{loaded:,} before the interruption, " if loaded else ""
+    gone = f", {fitted.n_rows_removed:,} deleted ones taken out" if fitted.n_rows_removed else ""
     echo(
         f"{model}: {fitted.model.n_bits} bits from {fitted.n_rows:,} rows "
-        f"({fitted.n_rows_read:,} read now, {before}{fitted.n_rows_known:,} known before), "
+        f"({fitted.n_rows_read:,} read now, {before}{fitted.n_rows_known:,} known before{gone}), "
         f"{fitted.model.groups_.n_groups:,} label groups."
     )
 
@@ -200,11 +193,8 @@ def tune_command(
         f"{model} is as it was before. What a long scan has come to stays in {model}.scan: repeat "
         "the same command to go on."
     )
-
-    def bar(title: str, unit: str, n_units: int) -> Bar:
-        return Bar(title, unit=unit, goes_on=unit == "rows", quiet=running.quiet).over(n_units)
-
-    with options.resumable(hint), running.prepared():
+    bar = Bar("Scanning", goes_on=True, quiet=running.quiet)
+    with options.resumable(hint), running.prepared(), bar:
         tuned = tune(
             opened,
             model,
@@ -215,7 +205,6 @@ def tune_command(
             queries,
             results=output,
             overwrite=overwrite,
-            progress=bar,
             checkpoint=f"{model}.scan",
         )
     echo(*tuned.search.table().splitlines())
@@ -242,6 +231,13 @@ _PROTOCOLS = (
     help="A further code length, solved from the model's statistics; may be repeated.",
 )
 @click.option(
+    "--max-queries",
+    type=click.IntRange(min=0),
+    default=MAX_QUERIES,
+    show_default=True,
+    help="Of more QUERIES look so many up, drawn at random, always the same; 0: all of them.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -256,6 +252,7 @@ def evaluate_command(
     database: str | None,
     codes: str | None,
     bits: tuple[int, ...],
+    max_queries: int,
     output: Path | None,
     as_json: bool,
     running: options.Running,
@@ -291,8 +288,8 @@ def evaluate_command(
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
     with options.resumable("Repeat the same command."), running.prepared():
-        with running.bar("Comparing") as bar:
-            lengths = measure(learner, rows, bits, bar.over)
+        with running.bar("Comparing"):
+            lengths = measure(learner, rows, bits, max_queries)
         if as_json:
             echo_json(document(learner, rows, lengths))
         else:
@@ -301,7 +298,7 @@ def evaluate_command(
             return
         written = [write_metrics(output, learner, rows, lengths)]
         if (missing := missing_matplotlib()) is None:
-            with running.bar("Looking at codes") as bar:
+            with running.bar("Looking at codes"):
                 written += write_page(
                     output,
                     learner,
@@ -310,7 +307,6 @@ def evaluate_command(
                     title=f"Retrieval with {PurePath(model).name}",
                     began=began,
                     files=written,
-                    progress=bar.over,
                 )
     _list_files(written, missing, to_stderr=as_json)
 
@@ -322,9 +318,10 @@ def _print_metrics(lengths: Sequence[Length], own: int, ties: str) -> None:
     if len(lengths) < 2:
         return
     names = list(lengths[0].known)
-    echo("", f"{'bits':>6}" + "".join(f"{f'MAP {name}':>14}" for name in names))
+    echo("", f"{'bits':>6}" + "".join(f"{f'MAP {name}':>18}" for name in names))
     for length in lengths:
-        values = "".join(f"{length.known[name].map:>14.4f}" for name in names)
+        found = (length.known[name] for name in names)
+        values = "".join(f"{e.map:>9.4f} ± {e.standard_errors['MAP']:.4f}" for e in found)
         echo(f"{length.n_bits:>6}{values}")
 
 

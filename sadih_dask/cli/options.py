@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from sadih_dask.cli.output import LogHandler
-from sadih_dask.cli.progress import Bar
+from sadih_dask.cli.output import Bar, LogHandler
 from sadih_dask.files.redaction import RedactingFilter
 
 if TYPE_CHECKING:

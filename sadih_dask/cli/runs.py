@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import complain, echo, echo_json
-from sadih_dask.cli.progress import Bar
+from sadih_dask.cli.output import Bar, complain, echo, echo_json
 
 if TYPE_CHECKING:
     from sadih_dask.cluster import ClusterSettings
@@ -145,25 +144,31 @@ def _print_record(record: Record, pipeline: Pipeline) -> None:
         rows = f"{stage.facts['rows']:>12,} rows" if "rows" in stage.facts else ""
         seconds = f"{stage.seconds:>8.2f} s" if stage.action == "done" else ""
         echo(f"  {stage.name:<10}{stage.action:<8}{seconds:>10}{rows}")
-    _print_metrics(record.metrics)
+    _print_metrics(record.metrics, record.queries)
     if record.outcome == "complete":
         echo(f"Run {record.id} is the latest: {directory}/latest")
         for name, path in record.files.items():
             echo(f"  {name:<14}{path}")
 
 
-def _print_metrics(metrics: Mapping[str, Any]) -> None:
-    lengths = metrics.get("lengths", {})
+def _print_metrics(metrics: Mapping[str, Any], n_queries: int | None) -> None:
+    lengths, errors = metrics.get("lengths", {}), metrics.get("standard_errors", {})
     if not lengths:
         return
+    of = f"{metrics['n_queries']:,} of {n_queries:,} queries"
+    echo(f"Means over {of} ± their standard errors:")
     protocols = list(next(iter(lengths.values())))
     names = ["MAP", "precision@100"]
     titles = [f"{name} {protocol}" for protocol in protocols for name in names]
     echo(f"{'bits':>6}" + "".join(f"{title:>23}" for title in titles))
     for bits, found in lengths.items():
-        values = [found[protocol].get(name) for protocol in protocols for name in names]
-        shown = "".join(f"{'' if v is None else f'{v:.4f}':>23}" for v in values)
-        echo(f"{bits:>6}{shown}")
+        pairs = (
+            (found[protocol].get(name), errors[bits][protocol].get(name))
+            for protocol in protocols
+            for name in names
+        )
+        cells = (" ± ".join(f"{v:.4f}" for v in pair if v is not None) for pair in pairs)
+        echo(f"{bits:>6}" + "".join(f"{cell:>23}" for cell in cells))
 
 
 @click.command()
@@ -253,18 +258,10 @@ def compare_command(directory: str, first: str, second: str, as_json: bool) -> N
     _print_differences("settings", found.settings)
     _print_differences("data and results", found.data)
     _print_differences("versions", found.versions)
-    values = [_named(row) for row in found.metrics if _is_map(row)]
+    # The other metrics follow it, and are in --json.
+    places = ((row, row.what.split(".")) for row in found.metrics if row.what.endswith(".MAP"))
+    values = [replace(row, what=f"{bits} bits, {protocol}") for row, (bits, protocol, _) in places]
     _print_differences("mean average precision", values)
-
-
-def _is_map(row: Difference) -> bool:
-    """MAP of every length and protocol; the other metrics follow it and are in --json."""
-    return row.what.endswith(".MAP")
-
-
-def _named(row: Difference) -> Difference:
-    bits, protocol, _ = row.what.split(".")
-    return replace(row, what=f"{bits} bits, {protocol}")
 
 
 def _print_differences(title: str, differences: Iterable[Difference]) -> None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import complain, echo, echo_json
-from sadih_dask.cli.progress import Bar
+from sadih_dask.cli.output import Bar, complain, echo, echo_json
 
 if TYPE_CHECKING:
     from sadih_dask.jobs.inspect import LabelDescription, ModelDescription, StoreDescription
@@ -137,7 +136,7 @@ def verify_command(store: str, workers: int | None, quiet: bool) -> None:
         return
     bar = Bar("Verifying", unit="chunks", quiet=quiet)
     with options.resumable("Nothing was changed."), bar:
-        found = verify(store, workers=workers, progress=bar)
+        found = verify(store, workers=workers)
     if found is None:
         echo(f"{store}: model file, intact.")
         return
@@ -209,8 +208,8 @@ def compact_command(store: str, one_segment: bool, purge: bool, abandon: bool, q
         after = found.compact(one_segment=one_segment, purge=purge, progress=bar)
     given_up = f" {n_given_up} unfinished ones given up." if n_given_up else ""
     echo(
-        f"{after.url}: {len(found.segments):,} segments became {len(after.segments):,}, "
-        f"{after.n_rows:,} rows.{given_up}"
+        f"{after.url}: {after.n_rows:,} rows in {len(after.segments):,} segments, "
+        f"{len(found.segments):,} before.{given_up}"
     )
 
 

@@ -27,8 +27,8 @@ Kind: TypeAlias = Literal["threads", "processes", "scheduler", "slurm", "kuberne
 Count: TypeAlias = Annotated[int, Field(ge=1, strict=True)]
 Seconds: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-WORKER_TIMEOUTS: dict[str, float] = {"slurm": 3600.0, "kubernetes": 600.0}
-"""Seconds to wait for a worker where jobs queue or images are pulled; elsewhere a minute."""
+WORKER_TIMEOUT, QUEUE_TIMEOUT = 600.0, 3600.0
+"""Seconds to wait for a worker: nodes may have to start and pull an image, jobs of SLURM queue."""
 
 
 class Section(BaseModel):
@@ -155,7 +155,7 @@ class ClusterSettings(Section):
     ] = 30.0
     worker_timeout: Annotated[
         Seconds | None,
-        Field(description="seconds without any worker; by default longer where jobs queue"),
+        Field(description="seconds without any worker; by default 600, and 3600 where jobs queue"),
     ] = None
     options: Annotated[
         dict[str, str | int | float | bool],
@@ -200,7 +200,7 @@ class ClusterSettings(Section):
     @property
     def seconds_without_workers(self) -> float:
         """How long to wait for a worker."""
-        return self.worker_timeout or WORKER_TIMEOUTS.get(self.kind, 60.0)
+        return self.worker_timeout or (QUEUE_TIMEOUT if self.kind == "slurm" else WORKER_TIMEOUT)
 
 
 Checked = TypeVar("Checked", bound=Section)

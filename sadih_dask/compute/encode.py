@@ -189,10 +189,11 @@ def _codes_of(url: str | os.PathLike[str], model: str, protocol: str) -> CodeSto
         found = CodeStore.open(url)
     except (FormatError, IncompleteError):
         return None
-    if (found.model, found.properties.get("protocol")) != (model, protocol):
+    kind = found.properties.get("protocol")
+    if (found.model, kind) != (model, protocol):
+        what = "of another model" if kind == protocol else f"that are {kind}, not {protocol}"
         raise ConflictError(
-            f"{found.url} holds codes of another model, or {found.properties.get('protocol')} "
-            f"ones where {protocol} ones are wanted",
+            f"{found.url} holds codes {what}",
             remedy=Remedy("Choose another path, or replace them with {}", OVERWRITE),
         )
     return found

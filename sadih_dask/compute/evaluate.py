@@ -8,7 +8,7 @@ results for blocks of queries.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,9 +64,12 @@ def compare(
     queries: Bytes,
     query_labels: ArrayLabels,
     counts: Ints | None = None,
+    drawn: Ints | None = None,
 ) -> Histograms:
-    """Histograms of all queries over the whole database."""
+    """Histograms of all queries, or of those at the numbers ``drawn``, over the whole database."""
     _check(codes, labels, counts, queries, query_labels)
+    if drawn is not None and len(drawn) < len(queries):
+        queries, query_labels = queries[drawn], replace(query_labels, ids=query_labels.ids[drawn])
 
     def cut(block: range) -> tuple[Bytes, Groups]:
         return queries[block.start : block.stop], query_labels.between(block.start, block.stop)

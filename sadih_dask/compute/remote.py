@@ -133,7 +133,7 @@ Result = TypeVar("Result")
 
 SCHEDULER_TIMEOUT = "sadih.scheduler-timeout", "30s"
 """Dask configuration, and its default: how long a scheduler may be silent."""
-WORKER_TIMEOUT = "sadih.worker-timeout", "300s"
+WORKER_TIMEOUT = "sadih.worker-timeout", "600s"
 """Dask configuration, and its default: how long there may be no worker that takes tasks."""
 WORKER_SILENCE = "sadih.worker-silence", "30s"
 """Dask configuration, and its default: how long a worker may be silent before it is named.

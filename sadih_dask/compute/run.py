@@ -50,6 +50,25 @@ def nobody(done: int, total: int) -> None:
     """Hear nothing, as of short work before or after that which is counted."""
 
 
+def heard_in(n_units: int, *stage: str) -> Progress | None:
+    """Who hears of long work now, told of units, such as rows, where tasks are counted.
+
+    ``stage``, a title and a unit, goes to a listener that has a method `begin`, before the first.
+    """
+    if (hearer := listener()) is None:
+        return None
+    begin: Callable[..., object] | None = getattr(hearer, "begin", None) if stage else None
+
+    def report(done: int, total: int) -> None:
+        nonlocal begin
+        if begin is not None:
+            begin(*stage)
+            begin = None
+        hearer(round(done / max(1, total) * n_units), n_units)
+
+    return report
+
+
 def unique_name(purpose: str) -> str:
     """A key prefix that no other run on the same scheduler has."""
     return f"sadih-{purpose}-{uuid4().hex[:12]}"

@@ -17,7 +17,6 @@ from sadih_dask.retrieval.nearest import (
     WithinRadius,
     asymmetric_order,
     check_finds,
-    check_k,
     distances_of,
     keys_within,
     merge_keys,
@@ -88,7 +87,8 @@ def search(
         with reporting(progress):
             return _within(codes, packed, radius, max_results)
     k = 10 if k is None else k
-    check_k(k)
+    if k < 1:
+        raise InputError(f"k is {k}; ask for at least one neighbour")
     n_found = k
     if scores is not None:
         n_found = max(k, 10 * k if candidates is None else candidates)

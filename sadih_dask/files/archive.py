@@ -48,11 +48,13 @@ def write_archive(
     arrays: Mapping[str, Array],
     *,
     durable: bool = True,
+    since: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Write an archive in one atomic step: readers see the old file or the new, never a part.
 
-    What is not ``durable`` may be damaged by a power cut, which its reader then notices.
+    What is not ``durable`` may be damaged by a power cut, which its reader then notices. With
+    ``since`` a file of another version is not replaced: ConflictError.
     """
     place = locate(url, storage_options)
     head = {"kind": kind, "format_version": version, "arrays": sorted(arrays), **meta}
@@ -71,7 +73,7 @@ def write_archive(
                 with archive.open(info, "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, arrays[name], allow_pickle=False)
 
-    place.write(pack, durable=durable)
+    place.write(pack, durable=durable, since=since)
 
 
 def read_archive(

@@ -40,6 +40,8 @@ from sadih_dask.files.filesystem import (
 
 SWAP = ".swap"
 """The file whose `flock` orders those who replace its neighbours."""
+MOST_BYTES = 5 * 2**30 - 1
+"""What an object store takes in one piece, and so on a condition."""
 _NO_FLOCK = frozenset([errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK])
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -144,7 +146,8 @@ def _put(files: RemoteFiles, key: str, data: bytes, seen: Version | None) -> boo
     condition: dict[str, Any] = {"mode": "create"} if seen is None else {"IfMatch": seen.tag}
     try:
         with reaching(files.url):
-            files.filesystem.pipe_file(files.path(key), data, **condition)
+            # In one piece: s3fs drops the condition from what it sends in parts.
+            files.filesystem.pipe_file(files.path(key), data, chunksize=MOST_BYTES, **condition)
     except FileExistsError:
         return False
     except FileNotFoundError:  # replaced on condition of a tag, and deleted by somebody
@@ -174,9 +177,7 @@ def _replace_if_equal(files: Files, key: str, data: bytes, seen: Version | None)
 
 
 def _replace_file(files: LocalFiles, key: str, data: bytes, seen: Version | None) -> bool:
-    folder = Path(files.path(key)).parent
-    folder.mkdir(parents=True, exist_ok=True)
-    with _flock(folder):
+    with exclusive(Path(files.path(key)).parent / SWAP, keep=True):
         if not _replace_if_equal(files, key, data, seen):
             return False
         files.sync(os.path.dirname(key))  # noqa: PTH120 - a key, not a path
@@ -184,11 +185,40 @@ def _replace_file(files: LocalFiles, key: str, data: bytes, seen: Version | None
 
 
 @contextmanager
-def _flock(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder / SWAP, _LOCK_FLAGS, 0o666)
+def exclusive(lock: Path, *, wait: bool = True, keep: bool = False) -> Iterator[int]:
+    """Be the only one in a block, by the `flock` of a file; without `wait`, BlockingIOError.
+
+    The file is removed afterwards, unless it is to be kept.
+    """
+    how = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        descriptor = os.open(lock, _LOCK_FLAGS, 0o666)
+        try:
+            _flock(descriptor, how, lock.parent)
+            # If the former holder has removed it between our open and our flock: once more.
+            if not keep and not _is_at(descriptor, lock):
+                continue
+            try:
+                yield descriptor
+            finally:
+                if not keep:
+                    lock.unlink(missing_ok=True)
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _flock(descriptor: int, how: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, how)
     except OSError as error:
         if error.errno in _NO_FLOCK:
             raise InputError(
@@ -197,5 +227,3 @@ def _flock(folder: Path) -> Iterator[None]:
                 "use another"
             ) from error
         raise
-    finally:
-        os.close(descriptor)

@@ -1,11 +1,13 @@
 """One file: at a local path, or one object behind any URL that `filesystem` connects to.
 
-Writing replaces it in one step, so readers see the old bytes or the new, never a part.
+Writing replaces it in one step, so readers see the old bytes or the new, never a part; with `since`
+only if the file is still what it was when its `version` was asked for.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
 import uuid
@@ -14,10 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from sadih_dask.errors import InputError
+from sadih_dask.errors import ConflictError, InputError
+from sadih_dask.files import conditional
+from sadih_dask.files.conditional import Version
 from sadih_dask.files.filesystem import (
     TEMPORARY_SUFFIX,
     Files,
+    RemoteFiles,
     connect,
     local_path,
     write_atomically,
@@ -26,6 +31,8 @@ from sadih_dask.files.filesystem import (
 Write: TypeAlias = Callable[[IO[bytes]], None]
 OBJECT_BYTES = 8 * 2**30
 """Limit of a file behind a URL, which is held in memory to be read or written."""
+ABSENT = ""
+"""The version of a file that is not there."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +44,26 @@ class LocalFile:
     def __str__(self) -> str:
         return str(self.path)
 
-    def write(self, write: Write, *, durable: bool = True) -> None:
+    def version(self) -> str:
+        """What changes whenever the file is replaced; its bytes are not read."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError):
+            return ABSENT
+        try:  # opened, as other hosts' changes are seen then
+            found = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        return f"{found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+
+    def write(self, write: Write, *, durable: bool = True, since: str | None = None) -> None:
         """Let `write` fill a file beside this one and put it in its place."""
+        if since is not None:
+            with conditional.exclusive(self.path.with_name(f".{self.path.name}.swap")):
+                if self.version() != since:
+                    raise _overtaken(self)
+                self.write(write, durable=durable)
+            return
 
         def fill(scratch: Path) -> None:
             with scratch.open("xb") as file:
@@ -76,8 +101,20 @@ class RemoteFile:
     def __str__(self) -> str:
         return f"{self.files.url}/{self.key}"
 
-    def write(self, write: Write, *, durable: bool = True) -> None:
-        """Let `write` fill a buffer and send it off."""
+    def version(self) -> str:
+        """What changes whenever the object is replaced."""
+        try:
+            if isinstance(self.files, RemoteFiles) and self.files.has_tags:
+                return self.files.tag(self.key)
+            return hashlib.sha256(self.files.read(self.key, OBJECT_BYTES)).hexdigest()
+        except FileNotFoundError:
+            return ABSENT
+
+    def write(self, write: Write, *, durable: bool = True, since: str | None = None) -> None:
+        """Let `write` fill a buffer and send it off.
+
+        Where writes have no conditions (``gs://``, ``az://``) `since` is looked at just before.
+        """
         buffer = io.BytesIO()
         write(buffer)
         if (size := buffer.getbuffer().nbytes) > OBJECT_BYTES:
@@ -85,6 +122,18 @@ class RemoteFile:
                 f"{self} would take {size} bytes; at most {OBJECT_BYTES} are read from a URL. "
                 "Write it to a local path, or a model without its statistics"
             )
+        if since is not None and isinstance(self.files, RemoteFiles) and self.files.has_tags:
+            if size > conditional.MOST_BYTES:
+                raise InputError(
+                    f"{self} would take {size} bytes; at most {conditional.MOST_BYTES} are "
+                    "replaced in one step behind a URL. Write it to a local path"
+                )
+            seen = None if since == ABSENT else Version(b"", since)
+            if not conditional.replace(self.files, self.key, buffer.getvalue(), seen):
+                raise _overtaken(self)
+            return
+        if since is not None and self.version() != since:
+            raise _overtaken(self)
         self.files.write(self.key, [buffer.getbuffer()], durable=durable)
 
     def open(self) -> IO[bytes]:
@@ -119,6 +168,13 @@ class RemoteFile:
             raise type(error)(
                 f"{self} cannot be written: {error}. Check the bucket and the rights to it"
             ) from error
+
+
+def _overtaken(file: File) -> ConflictError:
+    return ConflictError(
+        f"{file} was written by another process since this one began. It stays as that process "
+        "left it; repeat the same call to go on from there"
+    )
 
 
 def _is_empty(error: OSError) -> bool:

@@ -1,26 +1,18 @@
-"""One writer at a time.
+"""One run at a time: who is at work says so, so that nobody does the same work beside it.
 
-On a POSIX file system the lock is `flock`: the kernel lets go of it when its holder dies, so a
-lock left by a killed process is free again without anybody having to judge whether it is stale.
-Where that does not exist (object stores), the lock is a `lease`: an object that only one process
-can create. If its creator was a process of this host which no longer runs, it is taken over at
-once; if it was one of another host, after a minute without a sign of life.
+This saves work, nothing else: what runs share is replaced on a condition (`conditional`), whoever
+thinks that it holds this.
 
-Either way the lock names its holder, so that the refused writer can say who it was.
-
-A lock where no kernel keeps one: an object that its holder renews, and that else runs out.
-
-Only one process can create the object. Its holder writes a sign of life into it every few seconds;
-one that is silent for a minute has died, and the lock is taken over. Nobody compares the clocks of
-two hosts for that: who wants the lock watches it, and sees within seconds whether it is renewed.
-A holder that could not renew it for so long must assume that it has lost it.
-
-Who holds a lock, and whether it still lives.
+- On a file system it is an `flock`, which the kernel lets go of when its holder dies.
+- Elsewhere it is an object that its holder renews every few seconds, and that others take over when
+  it was not renewed for a minute. Nobody compares the clocks of two hosts for that: who wants it
+  watches it. A holder that the same kernel shows to be dead is not waited for; process numbers of
+  another container or host say nothing, whatever it is called.
 """
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import fcntl
 import json
 import logging
@@ -31,283 +23,194 @@ import time
 import uuid
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from sadih_dask.errors import ConflictError, FormatError
+from sadih_dask.errors import ConflictError
+from sadih_dask.files import conditional
+from sadih_dask.files.conditional import Version
 from sadih_dask.files.filesystem import Files, LocalFiles
-
-__all__ = ["LOCK_KEY", "Holder", "WriterLock"]
-
-_NO_FLOCK = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
-
-
-class WriterLock:
-    """The right to write one store; a context manager, or `acquire` and `release`."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._me = Holder.this_process()
-        self._descriptor: int | None = None
-        self._lease: Lease | None = None
-
-    def acquire(self) -> Self:
-        """Take the lock or raise ConflictError with the holder's name."""
-        if not (isinstance(self._files, LocalFiles) and self._acquire_flock(self._files)):
-            lease = Lease(self._files, self._me)
-            lease.acquire()
-            self._lease = lease
-        return self
-
-    def release(self) -> None:
-        """Give the lock back; a second call does nothing."""
-        if self._descriptor is not None:
-            # Unlinked while still locked: whoever waits for it notices by the inode below.
-            self._files.delete(LOCK_KEY)
-            os.close(self._descriptor)
-            self._descriptor = None
-        elif self._lease is not None:
-            self._lease.release()
-            self._lease = None
-
-    def check(self) -> None:
-        """Raise ConflictError if somebody has taken the lock away in the meantime."""
-        if self._lease is not None:
-            self._lease.check()
-
-    def check_time(self) -> None:
-        """Raise ConflictError if the lock may have run out; costs nothing, so before any block."""
-        if self._lease is not None:
-            self._lease.check_time()
-
-    def _acquire_flock(self, files: LocalFiles) -> bool:
-        path = Path(files.path(LOCK_KEY))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _same_file(descriptor, path):
-                    os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, self._me.to_json(), 0)
-                    self._descriptor = descriptor
-                    return True
-            except BlockingIOError:
-                holder = read_holder(files)
-                os.close(descriptor)
-                raise refusal(files.url, holder) from None
-            except OSError as error:
-                os.close(descriptor)
-                if error.errno in _NO_FLOCK:
-                    path.unlink(missing_ok=True)
-                    return False
-                raise
-            # The former holder unlinked the file between our open and our flock: once more.
-            os.close(descriptor)
-
-    def __enter__(self) -> Self:
-        return self.acquire()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
-
-
-def _same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
 
 logger = logging.getLogger(__name__)
 
+LOCK_KEY = ".lock"
 RENEWAL = 10.0
 """Seconds between two signs of life."""
 LEASE = 60.0
 """Seconds of silence after which a holder counts as dead."""
-_ATTEMPTS = 3
+_LIMIT = 4096
 _LOOKS = 10
 """How often a watcher looks in the time of one renewal."""
 
 
-class Lease:
-    """The lock of one store as an object in it."""
+class WriterLock:
+    """The right to be at work somewhere; a context manager, or `acquire` and `release`."""
 
-    def __init__(self, files: Files, me: Holder) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
-        self._me = me
-        self._renewed = 0.0
+        self._held = contextlib.ExitStack()
+
+    def acquire(self) -> Self:
+        """Take the lock or raise ConflictError with the holder's name."""
+        if not isinstance(self._files, LocalFiles):
+            lease = _Lease(self._files)
+            lease.acquire()
+            self._held.callback(lease.release)
+            return self
+        try:
+            path = Path(self._files.path(LOCK_KEY))
+            descriptor = self._held.enter_context(conditional.exclusive(path, wait=False))
+        except BlockingIOError:
+            raise _refusal(self._files, _read(self._files)) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, Holder().to_json(), 0)
+        return self
+
+    def release(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def is_held(files: Files) -> bool:
+    """Whether somebody is at work, as far as that can be seen from this host."""
+    if (seen := _read(files)) is None:
+        return False
+    if not isinstance(files, LocalFiles):
+        return not Holder.of(seen).is_gone()
+    try:
+        with Path(files.path(LOCK_KEY)).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
+class _Lease:
+    """The lock as an object."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._me = Holder()
         self._stop = threading.Event()
-        self._renewer: threading.Thread | None = None
+        self._renewer = threading.Thread(target=self._renew, name="sadih-lock", daemon=True)
 
     def acquire(self) -> None:
-        """Create the object, or raise ConflictError if somebody alive has it."""
-        for _ in range(_ATTEMPTS):
-            self._me = self._me.alive_now()
-            if self._files.create(LOCK_KEY, [self._me.to_json()]):
-                self._renewed = time.monotonic()
-                self._renewer = threading.Thread(target=self._renew, name="sadih-lock", daemon=True)
-                self._renewer.start()
-                return
-            holder = read_holder(self._files)
-            if holder is not None:
-                self._wait_for_its_end(holder)
-                if read_holder(self._files) == holder:  # nobody else was faster
-                    self._files.delete(LOCK_KEY)
-        raise refusal(self._files.url, read_holder(self._files))
+        """Put ourselves there, or raise ConflictError if somebody alive is."""
+        seen = self._wait_for_its_end(_read(self._files))
+        if not conditional.replace(self._files, LOCK_KEY, self._me.to_json(), seen):
+            raise _refusal(self._files, _read(self._files))
+        self._renewer.start()
 
     def release(self) -> None:
         """Delete the object, unless somebody has taken it over."""
         self._stop.set()
-        if self._renewer is not None:
-            self._renewer.join(RENEWAL)
-        if read_holder(self._files) == self._me:
+        self._renewer.join(RENEWAL)
+        if self._is_mine(_read(self._files)):
             self._files.delete(LOCK_KEY)
 
-    def check(self) -> None:
-        """Raise ConflictError if somebody has taken the lock over."""
-        if (holder := read_holder(self._files)) != self._me:
-            raise refusal(self._files.url, holder)
-
-    def check_time(self) -> None:
-        """Raise ConflictError if the lock may have run out; asks nobody."""
-        if (silent := time.monotonic() - self._renewed) > LEASE:
-            raise ConflictError(
-                f"{self._files.url}: its lock could not be renewed for {silent:.0f} s, so another "
-                "process may have taken it over. What is written stays: repeat the same call"
-            )
-
-    def _wait_for_its_end(self, holder: Holder) -> None:
-        """Return when a holder is dead; ConflictError when it shows that it is not."""
-        if holder.is_gone():
-            return
-        if holder.beat is None or holder.is_here():
-            raise refusal(self._files.url, holder)
-        # If its last sign of life looks old already, two renewals that do not come are enough.
-        silent = max(0.0, time.time() - holder.seen)
-        patience = min(LEASE, max(2 * RENEWAL, LEASE - silent))
+    def _wait_for_its_end(self, seen: Version | None) -> Version | None:
+        """Return what may be replaced; ConflictError when its holder shows that it lives."""
+        if seen is None or (holder := Holder.of(seen)).is_gone():
+            return seen
+        if holder.is_here():
+            raise _refusal(self._files, seen)
         logger.warning(
             "%s is locked by process %d on %s; watching for up to %.0f s whether it still lives",
             self._files.url,
             holder.pid,
             holder.host,
-            patience,
+            LEASE,
         )
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + LEASE
         while time.monotonic() < deadline:
             time.sleep(RENEWAL / _LOOKS)
-            now = read_holder(self._files)
-            if now is None:
-                return
-            if (now, now.beat) != (holder, holder.beat):
-                raise refusal(self._files.url, now)
+            if (now := _read(self._files)) is None:
+                return None
+            if now.data != seen.data:
+                raise _refusal(self._files, now)
+        return seen
 
     def _renew(self) -> None:
         while not self._stop.wait(RENEWAL):
-            if time.monotonic() - self._renewed > LEASE:
-                return  # too late: it may be somebody else's
             try:
-                if read_holder(self._files) != self._me:
+                if not self._is_mine(seen := _read(self._files)):
                     return
-                before, self._me = time.monotonic(), self._me.alive_now()
-                self._files.write(LOCK_KEY, [self._me.to_json()], durable=False)
-                self._renewed = before
+                self._me = replace(self._me, beat=self._me.beat + 1)
+                conditional.replace(self._files, LOCK_KEY, self._me.to_json(), seen)
             except Exception as error:
                 logger.warning("the lock of %s was not renewed: %s", self._files.url, error)
 
+    def _is_mine(self, seen: Version | None) -> bool:
+        return seen is not None and Holder.of(seen).token == self._me.token
 
-LOCK_KEY = "_commits/lock"
-LOCK_LIMIT = 4096
+
+def _kernel() -> str:
+    """The running kernel and its name space of process numbers; nothing where none tells."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who writes: `started` tells a process from a later one with the same number.
+    """Who is at work, this process unless another is given; `beat` counts its signs of life.
 
-    `beat` counts its signs of life, the last one at `seen` by its own clock; None if it gives none.
+    `started` tells a process from a later one with the same number, `kernel` whose number it is.
     """
 
-    host: str
-    pid: int
-    started: str
-    token: str
-    beat: int | None = field(default=None, compare=False)
-    seen: float = field(default=0.0, compare=False)
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    started: str = field(default_factory=lambda: _start_time(os.getpid()))
+    kernel: str = field(default_factory=lambda: _kernel())
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    beat: int = 0
 
     @classmethod
-    def this_process(cls) -> Holder:
-        """Return the identity of the calling process, with a token of its own."""
-        pid = os.getpid()
-        return cls(socket.gethostname(), pid, _start_time(pid), uuid.uuid4().hex)
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Holder:
+    def of(cls, seen: Version) -> Holder:
         """Return what a lock says; of one that cannot be understood nobody is known to be gone."""
         try:
-            fields = json.loads(data)
-            beat = fields.get("beat")
-            return cls(
-                str(fields["host"]),
-                int(fields["pid"]),
-                str(fields["started"]),
-                str(fields["token"]),
-                None if beat is None else int(beat),
-                float(fields.get("seen", 0.0)),
+            found = json.loads(seen.data)
+            host, started, kernel, token = (
+                str(found[name]) for name in ("host", "started", "kernel", "token")
             )
+            return cls(host, int(found["pid"]), started, kernel, token)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-            return cls("an unknown host", 0, "", "")
+            return cls("an unknown host", 0, "", "", "")
 
     def to_json(self) -> bytes:
         """Return the text that stands in the lock."""
         return json.dumps(asdict(self)).encode()
 
-    def alive_now(self) -> Holder:
-        """Return the same with one sign of life more."""
-        return replace(self, beat=(self.beat or 0) + 1, seen=time.time())
-
     def is_here(self) -> bool:
-        """Say whether this is, or was, a process of this host."""
-        return self.host == socket.gethostname()
+        """Say whether its process number is, or was, that of a process that we could see."""
+        return bool(self.kernel) and self.kernel == _kernel()
 
     def is_gone(self) -> bool:
-        """Say whether this was a process of this host that no longer runs."""
-        if not self.is_here():
-            return False
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            pass
-        return _start_time(self.pid) != self.started
+        """Say whether this was a process that we could see, and that no longer runs."""
+        return self.is_here() and _start_time(self.pid) != self.started
 
 
-def read_holder(files: Files) -> Holder | None:
-    """Return who holds the lock of a store, or None if nobody does."""
-    try:
-        return Holder.from_json(files.read(LOCK_KEY, LOCK_LIMIT))
-    except FormatError:
-        return Holder.from_json(b"")
-    except FileNotFoundError:
-        return None
+def _read(files: Files) -> Version | None:
+    return conditional.read(files, LOCK_KEY, _LIMIT)
 
 
-def refusal(url: str, holder: Holder | None) -> ConflictError:
-    """Return the error of a writer that has to wait for another one."""
+def _refusal(files: Files, seen: Version | None) -> ConflictError:
+    holder = None if seen is None else Holder.of(seen)
     who = f"process {holder.pid} on {holder.host}" if holder else "another process"
-    return ConflictError(
-        f"{url} is being written by {who}; wait until it has finished, or, if it is certain that "
-        f"no such process exists any more, delete {url}/{LOCK_KEY}"
-    )
+    return ConflictError(f"{files.url} is being written by {who}; wait until it has finished")
 
 
 def _start_time(pid: int) -> str:
-    """Return when a process started, in kernel ticks, or nothing where /proc does not tell."""
+    """Return when a process started, in kernel ticks, or nothing if there is none."""
     try:
         # The name in parentheses may hold spaces: count the fields from its end.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -20,15 +20,7 @@ from sadih_dask.files.filesystem import (
     status,
 )
 from sadih_dask.ingest.inputs import BESIDE, DataFiles
-from sadih_dask.ingest.provenance import (
-    NOTHING,
-    Provenance,
-    Sighting,
-    in_words,
-    look,
-    look_at_none,
-    provenance_of,
-)
+from sadih_dask.ingest.provenance import NOTHING, Provenance, in_words, look, provenance_of
 from sadih_dask.sources import open_features
 from sadih_dask.sources.contract import reading
 from sadih_dask.stores import FeatureStore, commit
@@ -81,11 +73,8 @@ class Changes:
     files          the named files, globs expanded, without too young ones; None if none is left
     store          whether there is a finished store, one that an ingestion has begun, or none
     new            feature files whose rows the store does not have
-    unchanged      feature files whose rows it has, wherever they lie now
     changed        feature files that were ingested in another state than they are in now
-    gone           feature files of the store that are not among the named ones; those whose names
-                   it kept
-    n_gone         how many there are
+    gone           feature files of the store that are not among the named ones
     beside         files of labels, ids or thumbnails that were ingested in another state
     options        whether they are to be read in another way than the store was made
     too_young      named files that were passed over, because somebody may still be writing them
@@ -100,10 +89,8 @@ class Changes:
     store: Store
     files: DataFiles | None
     new: tuple[str, ...]
-    unchanged: tuple[str, ...]
     changed: tuple[str, ...]
     gone: tuple[str, ...]
-    n_gone: int
     beside: tuple[str, ...]
     options: bool
     too_young: tuple[str, ...]
@@ -120,34 +107,16 @@ class Changes:
         """
         return bool(self.changed or self.beside or self.options)
 
-    @property
-    def nothing_to_do(self) -> bool:
-        """Say whether the store has all rows of the files as they are."""
-        return self.store == "finished" and not (self.altered or self.new or self.n_gone)
-
     def in_words(self) -> str:
         """Say in one line what is not as it was, and nothing if all is."""
-        n_unnamed = self.n_gone - len(self.gone)
-        gone = [*self.gone, *([f"{n_unnamed} files without a known name"] if n_unnamed else [])]
         parts = [
             self.changed and f"changed since their ingestion: {in_words(self.changed)}",
             self.beside and f"labels, ids or thumbnails changed: {in_words(self.beside)}",
-            gone and f"no longer among the files: {in_words(gone)}",
+            self.gone and f"no longer among the files: {in_words(self.gone)}",
             self.options and "other options of reading, or other class names, than before",
             self.too_young and f"too young to be read yet: {in_words(self.too_young)}",
         ]
         return "; ".join(part for part in parts if part)
-
-    def refuse(self) -> None:
-        """Raise ConflictError if the store is no longer made of these files; name them."""
-        if self.altered or self.n_gone:
-            raise ConflictError(
-                f"{self.url} is not made of the files as they are now: {self.in_words()}",
-                remedy=Remedy(
-                    "Put them back, or ingest all files anew with {}",
-                    Argument("mode", "overwrite"),
-                ),
-            )
 
 
 def compare(
@@ -171,21 +140,19 @@ def compare(
             raise
         settled, too_young = None, ()  # all were taken away after their ingestion
     known = NOTHING if store is None else provenance_of(store) or NOTHING
-    seen = look_at_none(files) if settled is None else look(settled, known)
+    seen = look(files.of({"features": ()}) if settled is None else settled, known)
     begun = () if root is None else root.pending
-    changed, new, unchanged = _sorted_out(known, seen)
-    gone = known.gone([*seen.features, *(look(files, known).features if too_young else ())])
+    new = tuple(m.place for m in seen.marks if not (known.has(m) or known.has_changed(m)))
+    waiting = look(files.expanded(), known).marks if too_young else ()
     n_rows, n_bytes = (0, 0) if settled is None else expected(settled, new)
     return Changes(
         url=place.url,
         store="finished" if store is not None else "begun" if begun else "absent",
         files=settled,
         new=new,
-        unchanged=unchanged,
-        changed=changed,
-        gone=tuple(mark.place for mark in gone if mark.place),
-        n_gone=len(gone),
-        beside=tuple(mark.place for mark in known.changed_beside(seen.beside)),
+        changed=tuple(mark.place for mark in seen.marks if known.has_changed(mark)),
+        gone=known.gone([*seen.marks, *waiting]),
+        beside=known.changed_beside(seen.beside),
         options=known is not NOTHING and _reads_otherwise(files, known, seen, store),
         too_young=too_young,
         goes_on=any(entry.key.startswith(seen.key) for entry in begun),
@@ -205,16 +172,8 @@ def existing(place: Files) -> Root | None:
         return commit.existing(place, KIND, SCHEMA)
 
 
-def _sorted_out(known: Provenance, seen: Sighting) -> tuple[tuple[str, ...], ...]:
-    """Return the names of changed, new and unchanged files."""
-    groups: tuple[list[str], ...] = ([], [], [])
-    for mark in seen.features:
-        groups[0 if known.has_changed(mark) else 2 if known.has(mark) else 1].append(mark.place)
-    return tuple(map(tuple, groups))
-
-
 def _reads_otherwise(
-    files: DataFiles, known: Provenance, seen: Sighting, store: FeatureStore | None
+    files: DataFiles, known: Provenance, seen: Provenance, store: FeatureStore | None
 ) -> bool:
     if known.options != seen.options:
         return True

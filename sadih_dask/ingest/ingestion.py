@@ -10,45 +10,30 @@ from __future__ import annotations
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress
-from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from dask.utils import format_bytes
 
+from sadih_dask.compute.run import Progress
 from sadih_dask.errors import Argument, ConflictError, InputError, LabelError, Remedy
 from sadih_dask.files.filesystem import Files, LocalFiles, connect
 from sadih_dask.ingest.changes import existing
 from sadih_dask.ingest.inputs import BESIDE, DataFiles, Inputs, open_inputs, parts_of
-from sadih_dask.ingest.provenance import (
-    NOTHING,
-    Provenance,
-    Sighting,
-    in_words,
-    look,
-    provenance_of,
-)
-from sadih_dask.ingest.selection import Feed, Selection, select, stored_dtype
-from sadih_dask.sources.contract import Block
-from sadih_dask.stores.columns import fitting
+from sadih_dask.ingest.provenance import NOTHING, Provenance, in_words, look, provenance_of
+from sadih_dask.ingest.selection import LABEL_DTYPE, Feed, stored_dtype
 from sadih_dask.stores.features import FeatureStore, FeatureWriter
 from sadih_dask.stores.root import short_hash
 
 Mode = Literal["create", "append", "overwrite"]
-Progress = Callable[[int, int], None]
-"""Called with the rows that are written and all rows that are to be written."""
-LABEL_DTYPE = "int32"
 WRITERS = 4
 """Blocks that are written at the same time, beside the one that is read."""
 ANEW = Argument("mode", "overwrite")
 _SMALL_FILES = 1 << 20
 """Metadata and manifests."""
-_ID_STEP = 8
-_ID_BLOCK = 65_536
 
 
 @dataclass(frozen=True)
@@ -70,43 +55,6 @@ class Ingested:
     n_files: int
     n_passed_over: int = 0
     n_resumed: int = 0
-
-
-@dataclass(frozen=True)
-class _Work:
-    """Rows that are to be written: from which files, which of them, in what type."""
-
-    inputs: Inputs
-    selection: Selection
-    dtype: str
-    n_files: int
-    n_passed_over: int = 0
-
-    @property
-    def id_dtype(self) -> str | None:
-        """The type of the ids; text of the longest in bytes, rounded up for rows to come."""
-        ids = self.inputs.ids
-        if ids is None or ids.dtype.kind == "i":
-            return None if ids is None else "int64"
-        longest = 1
-        for start in range(0, ids.n_rows, _ID_BLOCK):
-            block = ids.read(start, min(start + _ID_BLOCK, ids.n_rows))
-            longest = max(longest, int(fitting(block)[1:]))
-        return f"U{-(-longest // _ID_STEP) * _ID_STEP}"
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the rows in a new store, but for their ids."""
-        labels, size = (
-            self.inputs.labels,
-            self.inputs.features.width * np.dtype(self.dtype).itemsize,
-        )
-        if labels is not None:
-            several = len(labels.class_names) if labels.multi_label else 0
-            size += several or np.dtype(LABEL_DTYPE).itemsize
-        if self.inputs.thumbnails is not None:
-            size += self.inputs.thumbnails.width
-        return size * self.selection.n_rows
 
 
 def ingest(
@@ -139,25 +87,38 @@ def ingest(
     form = {"dtype": dtype, "chunk_rows": chunk_rows, "compression": compression}
     if store is not None and mode == "append":
         _check_fixed(store, form)
-        _check_unchanged(store, known, seen, files)
-        new = [not known.has(mark) for mark in seen.features]
+        _check_unchanged(store, known, seen)
+        new = [not known.has(mark) for mark in seen.marks]
         if not any(new):
             return Ingested(store, 0, store.n_rows, 0, len(new), len(new))
-        work = _of_new_files(store, files, new)
-        added = Provenance.of(seen, work.inputs, work.dtype, files)
+        inputs, ranges = _open_new(store, files, new)
+        _check_form(store, inputs)
+        own = store.dtype("features").name
+        feed = Feed(inputs, own, files.unlabelled, ranges, files.hold_out)
+        added = seen.read_as(feed.inputs, feed.dtype)
         added = replace(added, marks=tuple(compress(added.marks, new)))
-        check_space(place, work.selection.n_rows * store.row_bytes, store.compression)
-        writer = _extending(store, work, added, seen)
+        check_space(place, feed.n_rows * store.row_bytes, store.compression)
+        writer = _extending(store, feed, added, seen)
     else:
-        work = _of_all_files(files, dtype)
-        record = Provenance.of(seen, work.inputs, work.dtype, files)
+        new = [True] * len(seen.marks)
+        feed = _of_all_files(files, dtype)
+        record = seen.read_as(feed.inputs, feed.dtype)
         if store is not None and mode == "create":
-            return _found(store, known, record, work)
+            if known.fingerprint != record.fingerprint:
+                raise ConflictError(
+                    f"{store.url} already holds a finished store of {store.n_rows} rows",
+                    remedy=Remedy(
+                        "Add the rows to it with {}, or replace it with {}",
+                        Argument("mode", "append"),
+                        ANEW,
+                    ),
+                )
+            return Ingested(store, 0, store.n_rows, feed.n_dropped, len(new))
         goes_on = root is not None and any(p.key.startswith(seen.key) for p in root.pending)
         if not goes_on:
-            check_space(place, work.n_bytes, compression)
-        writer = _allocated(place, work, form, record, seen, mode, storage_options)
-    n_resumed = _pour(writer, Feed(work.inputs, work.selection, work.dtype), progress)
+            check_space(place, feed.n_bytes, compression)
+        writer = _allocated(place, feed, form, record, seen, mode, storage_options)
+    n_resumed = _pour(writer, feed, progress)
     if look(files, known) != seen:
         writer.abandon()
         raise ConflictError(
@@ -166,67 +127,47 @@ def ingest(
         )
     after = writer.finalise()
     n_new = writer.n_rows - n_resumed
-    counts = (n_new, after.n_rows - n_new, work.selection.n_dropped)
-    return Ingested(after, *counts, work.n_files, work.n_passed_over, n_resumed)
+    counts = (n_new, after.n_rows - n_new, feed.n_dropped)
+    return Ingested(after, *counts, len(new), new.count(False), n_resumed)
 
 
-def _of_all_files(files: DataFiles, dtype: str | None) -> _Work:
+def _of_all_files(files: DataFiles, dtype: str | None) -> Feed:
     inputs = open_inputs(files, files.known_classes)
-    selection = select(inputs, files.unlabelled, hold_out=files.hold_out)
-    if not selection.n_rows:
+    dtype = stored_dtype(inputs.features, dtype)
+    feed = Feed(inputs, dtype, files.unlabelled, hold_out=files.hold_out)
+    if not feed.n_rows:
         raise InputError(
             f"{inputs.features.describe()}: none of its rows falls into the part "
             f"{files.hold_out and files.hold_out.note()!r}. Hold out a larger fraction, or give "
             "more rows"
         )
-    n_files = len(files.names("features"))
-    return _Work(inputs, selection, stored_dtype(inputs.features, dtype), n_files)
-
-
-def _of_new_files(store: FeatureStore, files: DataFiles, new: Sequence[bool]) -> _Work:
-    inputs, ranges = _open_new(store, files, new)
-    _check_form(store, inputs)
-    selection = select(inputs, files.unlabelled, ranges, files.hold_out)
-    dtype = store.dtype("features").name
-    return _Work(inputs, selection, dtype, len(new), list(new).count(False))
-
-
-def _found(store: FeatureStore, known: Provenance, record: Provenance, work: _Work) -> Ingested:
-    """The store that is there, if it is the result of just this call."""
-    if known.fingerprint == record.fingerprint:
-        return Ingested(store, 0, store.n_rows, work.selection.n_dropped, work.n_files)
-    raise ConflictError(
-        f"{store.url} already holds a finished store of {store.n_rows} rows",
-        remedy=Remedy(
-            "Add the rows to it with {}, or replace it with {}", Argument("mode", "append"), ANEW
-        ),
-    )
+    return feed
 
 
 def _allocated(
     place: Files,
-    work: _Work,
+    feed: Feed,
     form: Mapping[str, Any],
     record: Provenance,
-    seen: Sighting,
+    seen: Provenance,
     mode: Mode,
     storage_options: Mapping[str, Any] | None,
 ) -> FeatureWriter:
     """Begin a new store, or go on with the same ingestion."""
-    labels, thumbnails = work.inputs.labels, work.inputs.thumbnails
+    labels, thumbnails = feed.inputs.labels, feed.inputs.thumbnails
     multi_label = labels is not None and labels.multi_label
     try:
         return FeatureStore.allocate(
             place.url,
-            work.selection.n_rows,
-            work.inputs.features.width,
-            dtype=work.dtype,
+            feed.n_rows,
+            feed.inputs.features.width,
+            dtype=feed.dtype,
             label_dtype=None if labels is None else LABEL_DTYPE,
             n_labels=len(labels.class_names) if labels is not None and multi_label else None,
-            id_dtype=work.id_dtype,
+            id_dtype=feed.id_dtype(),
             thumbnail_shape=None if thumbnails is None else thumbnails.row_shape,
             class_names=() if labels is None else labels.class_names,
-            source=work.inputs.describe(),
+            source=feed.inputs.describe(),
             chunk_rows=form["chunk_rows"],
             compression=form["compression"],
             sources=record.to_bytes(),
@@ -243,7 +184,7 @@ def _allocated(
 
 
 def _extending(
-    store: FeatureStore, work: _Work, added: Provenance, seen: Sighting
+    store: FeatureStore, feed: Feed, added: Provenance, seen: Provenance
 ) -> FeatureWriter:
     """Begin to add to a store, or go on with the same addition."""
 
@@ -256,9 +197,9 @@ def _extending(
             )
         return known.followed_by(added).to_bytes()
 
-    labels = work.inputs.labels
+    labels = feed.inputs.labels
     return store.extend(
-        work.selection.n_rows,
+        feed.n_rows,
         class_names=None if labels is None else labels.class_names,
         sources=record,
         key=f"{seen.key}-{short_hash([added.fingerprint, store.uid])}",
@@ -266,44 +207,39 @@ def _extending(
 
 
 def _pour(writer: FeatureWriter, feed: Feed, progress: Progress | None) -> int:
-    """Write the missing blocks; return the rows that were there."""
+    """Write the missing blocks; return the rows that were there.
+
+    Rows are read here, one block after the other, and written in threads: a writer waits for the
+    disk or the network after every block, and the reader need not.
+    """
     spans = [writer.rows_of(block) for block in writer.missing()]
     n_kept = done = writer.n_rows - sum(last - first for first, last in spans)
-    if progress is not None:
-        progress(done, writer.n_rows)
-    for n_rows in _read_and_written(spans, feed, writer):
+    under_way: deque[tuple[int, Future[Any]]] = deque()
+
+    def written(n_rows: int = 0) -> None:
+        nonlocal done
         done += n_rows
         if progress is not None:
             progress(done, writer.n_rows)
-    return n_kept
 
+    def wait() -> None:
+        n_rows, future = under_way.popleft()
+        future.result()
+        written(n_rows)
 
-def _read_and_written(
-    spans: Iterable[tuple[int, int]], feed: Feed, writer: FeatureWriter
-) -> Iterable[int]:
-    """Read spans of rows one after the other, here, and write them in threads; yield their rows.
-
-    A writer waits for the disk or the network after every block; the reader need not.
-    """
-    under_way: deque[tuple[int, Future[Any]]] = deque()
-
-    def write(first: int, rows: dict[str, Block]) -> None:
-        writer.write(first, **rows)
-
+    written()
     pool = ThreadPoolExecutor(WRITERS)
     try:
         for first, last in spans:
             rows = feed.rows(first, last)
             if len(under_way) == WRITERS:
-                n_rows, future = under_way.popleft()
-                future.result()
-                yield n_rows
-            under_way.append((last - first, pool.submit(write, first, rows)))
-        for n_rows, future in under_way:
-            future.result()
-            yield n_rows
+                wait()
+            under_way.append((last - first, pool.submit(writer.write, first, **rows)))
+        while under_way:
+            wait()
     finally:
         pool.shutdown(cancel_futures=True)
+    return n_kept
 
 
 def check_space(place: Files, n_bytes: int, compression: str | None) -> None:
@@ -315,7 +251,8 @@ def check_space(place: Files, n_bytes: int, compression: str | None) -> None:
     if not isinstance(place, LocalFiles) or compression == "zstd":
         return
     needed = n_bytes + _SMALL_FILES
-    free = shutil.disk_usage(_nearest_folder(place.root)).free
+    folders = (place.root, *place.root.parents)
+    free = shutil.disk_usage(next(folder for folder in folders if folder.is_dir())).free
     if needed > free:
         raise InputError(
             f"{place.url}: the rows need {needed} bytes ({format_bytes(needed)}), but its disk has "
@@ -324,12 +261,6 @@ def check_space(place: Files, n_bytes: int, compression: str | None) -> None:
                 "Make room, choose another disk, or try {}", Argument("compression", "zstd")
             ),
         )
-
-
-def _nearest_folder(path: Path) -> Path:
-    while not path.is_dir() and path != path.parent:
-        path = path.parent
-    return path
 
 
 def _open_new(
@@ -367,28 +298,26 @@ def _known_classes(store: FeatureStore, files: DataFiles) -> Sequence[str] | Non
     return own if len(own) > len(other) else other
 
 
-def _check_unchanged(
-    store: FeatureStore, known: Provenance, seen: Sighting, files: DataFiles
-) -> None:
+def _check_unchanged(store: FeatureStore, known: Provenance, seen: Provenance) -> None:
     """Refuse files that the store was made of and that are no longer the same."""
     anew = "or ingest all files anew with {}"
-    if changed := [mark.place for mark in seen.features if known.has_changed(mark)]:
+    if changed := [mark.place for mark in seen.marks if known.has_changed(mark)]:
         raise ConflictError(
             f"{in_words(changed)} was ingested before and has changed since",
             remedy=Remedy(f"If it holds new rows only, give it another name, {anew}", ANEW),
         )
-    covers_rows_of_the_store = any(map(known.has, seen.features))
+    covers_rows_of_the_store = any(map(known.has, seen.marks))
     if covers_rows_of_the_store and (beside := known.changed_beside(seen.beside)):
         raise ConflictError(
-            f"{in_words([mark.place for mark in beside])}: was ingested before and has changed "
+            f"{in_words(beside)}: was ingested before and has changed "
             "since, also for rows that are in the store",
             remedy=Remedy(f"Give labels or ids of new rows in files of their own, {anew}", ANEW),
         )
-    part = "" if files.hold_out is None else files.hold_out.note()
-    if known is not NOTHING and known.hold_out != part:
+    if known is not NOTHING and known.hold_out != seen.hold_out:
         raise ConflictError(
             f"{store.url} has {known.hold_out or 'all rows of its files'!r}, and rows of "
-            f"{part or 'all'!r} cannot be added to it: rows would be in both parts, or in none",
+            f"{seen.hold_out or 'all'!r} cannot be added to it: rows would be in both parts, or in "
+            "none",
             remedy=Remedy(f"Repeat the fraction, seed and part, {anew}", ANEW),
         )
 

@@ -18,7 +18,7 @@ from sadih_dask.sources import (
 )
 from sadih_dask.sources.classes import Classes, number_in
 from sadih_dask.sources.contract import DEFAULT_MEMORY_LIMIT
-from sadih_dask.sources.features import JoinedLists, JoinedRows, Paths, View, expand
+from sadih_dask.sources.features import JoinedRows, Paths, View, expand
 from sadih_dask.sources.formats import is_named_for
 
 Unlabelled = Literal["error", "drop"]
@@ -192,9 +192,7 @@ def parts_of(source: RowSource) -> tuple[RowSource, ...]:
 
 def _check_shards(features: RowSource, labels: LabelSource) -> None:
     """Labels that lie beside the features must be as many in every file, not only in all."""
-    source = labels.raw.source
-    rows = source.parts if isinstance(source, JoinedRows | JoinedLists) else (source,)
-    for mine, theirs in zip(parts_of(features), rows, strict=True):
+    for mine, theirs in zip(parts_of(features), parts_of(labels), strict=True):
         if mine.n_rows != theirs.n_rows:
             raise LabelError(
                 f"{theirs.origin}: has labels for {theirs.n_rows:,} rows, but {mine.origin} has "
@@ -247,13 +245,13 @@ def _continue_classes(labels: LabelSource, known: tuple[str, ...], *, given: boo
             "the store has no class names, so the labels of further rows cannot be matched with "
             "its own. Number them yourself and call FeatureStore.append"
         )
-    if labels.raw.form == "matrix":
+    if labels.form == "matrix":
         if labels.width != len(known):
             raise LabelError(
                 f"{labels.describe()}: has {labels.width} label columns, the store has "
                 f"{len(known)}. Columns of a store are fixed: ingest all files anew"
             )
-        return labels if given else replace(labels, classes=Classes(known))
+        return labels if given else labels.numbered(Classes(known))
     new = _new_classes(labels, Classes(known), given=given)
     if given and labels.class_names[: len(known)] != known:
         raise LabelError(
@@ -269,13 +267,12 @@ def _continue_classes(labels: LabelSource, known: tuple[str, ...], *, given: boo
                 Argument("class_names"),
             ),
         )
-    row_shape = (len(known),) if labels.multi_label else ()
-    return replace(labels, classes=Classes((*known, *new)), row_shape=row_shape)
+    return labels.numbered(Classes((*known, *new)))
 
 
 def _new_classes(labels: LabelSource, known: Classes, *, given: bool) -> tuple[str, ...]:
     """Return the classes that the store does not have; integers need not be spelled as in it."""
-    if given or not labels.raw.are_integers():
+    if given or not labels.are_integers():
         return tuple(name for name in labels.class_names if name not in set(known.names))
     new = tuple(name for name in labels.class_names if not known.has_number(int(name)))
     if new and not any(number_in(name) is not None for name in known.names):

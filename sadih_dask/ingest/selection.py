@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +23,15 @@ from sadih_dask.ingest.inputs import HoldOut, Inputs, Unlabelled, parts_of
 from sadih_dask.learning.randomness import splitmix64
 from sadih_dask.sources import RowSource
 from sadih_dask.sources.contract import Block, pieces
+from sadih_dask.stores.columns import fitting
 
 _SEGMENT_ROWS = 65_536
 _SEGMENT_CELLS = 2**24
 _SEGMENT_BYTES = 2**24
 _EXACT_IN_FLOAT32 = 2**24
+_ID_STEP = 8
+LABEL_DTYPE = "int32"
+Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Chooser:
@@ -40,7 +43,7 @@ class Chooser:
         self._starts = (0, *accumulate(part.n_rows for part in parts))
         self._keys = [_key(hold_out.seed, name_of(part.origin.path)) for part in parts]
 
-    def taken(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    def taken(self, start: int, stop: int) -> Flags:
         """Return a flag for each of the rows `start` to `stop`."""
         hashes = [
             splitmix64(np.arange(first, last, dtype=np.uint64), self._keys[file])
@@ -55,104 +58,95 @@ def _key(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(json.dumps([seed, name]).encode()).digest()[:8], "little")
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Which rows of the sources are taken, as segments of consecutive source rows.
-
-    spans      first and one past the last source row of each segment
-    kept       rows that are taken of all segments before, and of all: one entry more
-    labelled   whether rows without a label are left out
-    chooser    says which rows belong to this part of the data, if it is split
-    n_dropped  rows of this part that were left out because they have no label
-    """
-
-    spans: tuple[tuple[int, int], ...]
-    kept: tuple[int, ...]
-    labelled: bool = False
-    chooser: Chooser | None = None
-    n_dropped: int = 0
-
-    @property
-    def sparse(self) -> bool:
-        """Say whether rows inside a segment may be left out."""
-        return self.labelled or self.chooser is not None
-
-    @property
-    def n_rows(self) -> int:
-        """Return how many rows are taken."""
-        return self.kept[-1]
-
-
-def select(
-    inputs: Inputs,
-    unlabelled: Unlabelled,
-    ranges: Sequence[tuple[int, int]] | None = None,
-    hold_out: HoldOut | None = None,
-) -> Selection:
-    """Select source row ranges (all by default): one part of them, and only labelled ones, if so.
-
-    Then the labels are read once more to count them: a segment needs its number of rows only.
-    """
-    ranges = [(0, inputs.n_rows)] if ranges is None else ranges
-    labels = inputs.labels
-    labelled = unlabelled == "drop" and labels is not None and labels.multi_label
-    chooser = None if hold_out is None else Chooser(hold_out, parts_of(inputs.features))
-    if not labelled and chooser is None:
-        return Selection(tuple(ranges), _running([stop - start for start, stop in ranges]))
-    step = _segment_rows(inputs, labelled)
-    spans = tuple(
-        (start, min(start + step, end))
-        for begin, end in ranges
-        for start in range(begin, end, step)
-    )
-    counts: list[int] = []
-    n_dropped = 0
-    for start, stop in spans:
-        taken = _chosen(chooser, start, stop)
-        n_chosen = int(taken.sum())
-        if labelled and labels is not None:
-            taken &= labels.read(start, stop).any(axis=1)
-        counts.append(int(taken.sum()))
-        n_dropped += n_chosen - counts[-1]
-    if not any(counts) and chooser is None and labels is not None:
-        raise InputError(f"{labels.describe()}: no row has a label, so none would be kept")
-    return Selection(spans, _running(counts), labelled, chooser, n_dropped)
-
-
-def _segment_rows(inputs: Inputs, labelled: bool) -> int:
-    """Return rows that are read at once though few of them may be wanted: 16 MiB at most."""
-    widest = max(
-        source.width * source.dtype.itemsize
-        for name, source in inputs.sources.items()
-        if name in ("features", "thumbnails")
-    )
-    step = min(_SEGMENT_ROWS, _SEGMENT_BYTES // widest)
-    if labelled and inputs.labels is not None:
-        step = min(step, _SEGMENT_CELLS // inputs.labels.width)
-    return max(1, step)
-
-
-def _chosen(chooser: Chooser | None, start: int, stop: int) -> npt.NDArray[np.bool_]:
-    return np.ones(stop - start, bool) if chooser is None else chooser.taken(start, stop)
-
-
-def _running(lengths: Sequence[int]) -> tuple[int, ...]:
-    return (0, *np.cumsum(lengths, dtype=np.int64).tolist())
-
-
 class Feed:
-    """Reads taken rows of any array, in the type that the store keeps; forwards is cheapest."""
+    """The rows of files that are taken, in the type that the store keeps; forwards is cheapest.
 
-    def __init__(self, inputs: Inputs, selection: Selection, dtype: str) -> None:
+    Without `ranges` of source rows all are taken; of these one part, if rows are held out, and only
+    those with a label, if others are to be dropped. Then the labels are read once more to count
+    them. Source rows are taken in spans, of which only the number of taken rows is remembered.
+
+    n_rows     rows that are taken
+    n_dropped  rows of this part that are left out because they have no label
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        dtype: str,
+        unlabelled: Unlabelled = "error",
+        ranges: Sequence[tuple[int, int]] | None = None,
+        hold_out: HoldOut | None = None,
+    ) -> None:
+        labels = inputs.labels
+        drops = unlabelled == "drop" and labels is not None and labels.multi_label
+        self.inputs = inputs
+        self.dtype = dtype
+        self.n_dropped = 0
         self._sources = inputs.sources
-        self._selection = selection
-        self._dtype = np.dtype(dtype)
+        self._deciding = labels if drops else None
+        self._chooser = None if hold_out is None else Chooser(hold_out, parts_of(inputs.features))
+        self._whole = not drops and hold_out is None
+        self._spans = [(0, inputs.n_rows)] if ranges is None else list(ranges)
         self._segment: tuple[int, npt.NDArray[np.int64], Block | None] | None = None
+        counts = [stop - start for start, stop in self._spans]
+        if not self._whole:
+            step = self._step()
+            self._spans = [
+                (start, min(start + step, end))
+                for begin, end in self._spans
+                for start in range(begin, end, step)
+            ]
+            counts = []
+            for start, stop in self._spans:
+                part, taken, _ = self._flags(start, stop)
+                counts.append(int(taken.sum()))
+                self.n_dropped += int(part.sum()) - counts[-1]
+        self._kept = (0, *accumulate(counts))
+        self.n_rows = self._kept[-1]
+        if drops and hold_out is None and not self.n_rows and labels is not None:
+            raise InputError(f"{labels.describe()}: no row has a label, so none would be kept")
+
+    def _step(self) -> int:
+        """Return rows that are read at once though few of them may be wanted: 16 MiB at most."""
+        widest = max(
+            source.width * source.dtype.itemsize
+            for name, source in self._sources.items()
+            if name in ("features", "thumbnails")
+        )
+        step = min(_SEGMENT_ROWS, _SEGMENT_BYTES // widest)
+        if self._deciding is not None:
+            step = min(step, _SEGMENT_CELLS // self._deciding.width)
+        return max(1, step)
+
+    def _flags(self, start: int, stop: int) -> tuple[Flags, Flags, Block | None]:
+        """Say which source rows are of this part, and which are taken; and labels that decide."""
+        part = np.ones(stop - start, bool)
+        if self._chooser is not None:
+            part = self._chooser.taken(start, stop)
+        if self._deciding is None:
+            return part, part, None
+        labels = self._deciding.read(start, stop)
+        return part, part & labels.any(axis=1), labels
 
     @property
-    def n_rows(self) -> int:
-        """Return how many rows are taken."""
-        return self._selection.n_rows
+    def n_bytes(self) -> int:
+        """Return the bytes of the rows in a new store, but for their ids."""
+        row = {name: source.width for name, source in self._sources.items()}
+        size = row["features"] * np.dtype(self.dtype).itemsize + row.get("thumbnails", 0)
+        if (labels := self.inputs.labels) is not None:
+            size += row["labels"] if labels.multi_label else np.dtype(LABEL_DTYPE).itemsize
+        return size * self.n_rows
+
+    def id_dtype(self) -> str | None:
+        """Return the type of the ids; text of the longest in bytes, rounded up for rows to come."""
+        ids = self.inputs.ids
+        if ids is None or not ids.holds_text:
+            return None if ids is None else "int64"
+        longest = 1
+        for start in range(0, ids.n_rows, _SEGMENT_ROWS):
+            block = ids.read(start, min(start + _SEGMENT_ROWS, ids.n_rows))
+            longest = max(longest, int(fitting(block)[1:]))
+        return f"U{-(-longest // _ID_STEP) * _ID_STEP}"
 
     def rows(self, first: int, last: int) -> dict[str, Block]:
         """Return rows of every array."""
@@ -160,53 +154,40 @@ class Feed:
 
     def read(self, name: str, first: int, last: int) -> Block:
         """Return rows `first` to `last` of those that are taken."""
-        taken = pieces(self._selection.kept, first, last)
+        taken = pieces(self._kept, first, last)
         blocks = [self._piece(name, *where) for where in taken] or [self._sources[name].read(0, 0)]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
-    def arrays(self) -> dict[str, LazyRows]:
-        """Return everything as arrays whose slices are read when they are asked for."""
-        return {name: LazyRows(self, name) for name in self._sources}
-
-    def shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Return shape and type of an array as it is read."""
-        source = self._sources[name]
-        dtype = self._dtype if name == "features" else source.dtype
-        return (self.n_rows, *source.row_shape), dtype
-
-    def _piece(self, name: str, segment: int, first: int, last: int) -> Block:
-        source, (start, _) = self._sources[name], self._selection.spans[segment]
-        if not self._selection.sparse:
-            begin, end = start + first, start + last
-            return self._typed(name, source.read(begin, end), begin)
-        rows, labels = self._taken(segment)
+    def _piece(self, name: str, span: int, first: int, last: int) -> Block:
+        if self._whole:
+            start, _ = self._spans[span]
+            return self._typed(name, start + first, start + last)
+        rows, labels = self._taken(span)
         if name == "labels" and labels is not None:
             return labels[first:last]
         wanted = rows[first:last]
-        begin = int(wanted[0])
-        block = self._typed(name, source.read(begin, int(wanted[-1]) + 1), begin)
-        return block if len(block) == len(wanted) else block[wanted - begin]
+        block = self._typed(name, int(wanted[0]), int(wanted[-1]) + 1)
+        return block if len(block) == len(wanted) else block[wanted - wanted[0]]
 
-    def _taken(self, segment: int) -> tuple[npt.NDArray[np.int64], Block | None]:
-        """Return the taken source rows of a segment, and their labels if those decide.
+    def _taken(self, span: int) -> tuple[npt.NDArray[np.int64], Block | None]:
+        """Return the taken source rows of a span, and their labels if those decide.
 
-        The last segment is kept: it spans several blocks, and compressed label files are slow to
+        The last span is kept: it holds several blocks, and compressed label files are slow to
         read backwards.
         """
-        if self._segment is None or self._segment[0] != segment:
-            start, stop = self._selection.spans[segment]
-            taken, labels = _chosen(self._selection.chooser, start, stop), None
-            if self._selection.labelled:
-                labels = self._sources["labels"].read(start, stop)
-                taken &= labels.any(axis=1)
-                labels = labels[taken]
-            self._segment = (segment, start + np.flatnonzero(taken), labels)
+        if self._segment is None or self._segment[0] != span:
+            start, stop = self._spans[span]
+            _, taken, labels = self._flags(start, stop)
+            rows = start + np.flatnonzero(taken)
+            self._segment = (span, rows, None if labels is None else labels[taken])
         return self._segment[1], self._segment[2]
 
-    def _typed(self, name: str, block: Block, first_row: int) -> Block:
-        if name != "features":
-            return block
-        return convert(block, self._dtype, self._sources[name], first_row)
+    def _typed(self, name: str, start: int, stop: int) -> Block:
+        """Return source rows as the store keeps them."""
+        source = self._sources[name]
+        block = source.read(start, stop)
+        dtype = np.dtype(self.dtype)
+        return convert(block, dtype, source, start) if name == "features" else block
 
 
 def stored_dtype(source: RowSource, dtype: str | None) -> str:
@@ -237,16 +218,3 @@ def convert(block: Block, dtype: np.dtype[Any], source: RowSource, first_row: in
             f"as {dtype}. Choose dtype={wider!r}, or scale the features"
         )
     return converted
-
-
-class LazyRows:
-    """One array of a feed, with the shape, type and slices that a store's `append` needs."""
-
-    def __init__(self, feed: Feed, name: str) -> None:
-        self._feed = feed
-        self._name = name
-        self.shape, self.dtype = feed.shape_and_dtype(name)
-
-    def __getitem__(self, rows: slice) -> Block:
-        first, last, _ = rows.indices(self.shape[0])
-        return self._feed.read(self._name, first, last)

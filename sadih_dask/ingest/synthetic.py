@@ -72,17 +72,14 @@ class Clouds:
             first = block * SEEDED_ROWS
             here = slice(max(start, first), min(stop, first + SEEDED_ROWS))
             part, place = (slice(here.start - o, here.stop - o) for o in (first, start))
-            whole = here.stop - here.start == SEEDED_ROWS and self.dtype == "float32"
-            x, y = self._block(block, features[place] if whole else None)
-            labels[place] = y[part]
-            if not whole:
-                features[place] = x[part]
+            x, y = self._block(block)
+            features[place], labels[place] = x[part], y[part]
         return features, labels
 
-    def _block(self, block: int, out: Array | None) -> tuple[Array, Array]:
-        """Features and labels of one block, the features in ``out`` if that is given."""
+    def _block(self, block: int) -> tuple[Array, Array]:
+        """Features and labels of one block."""
         rng = self._random(self.part, block)
-        features = np.empty((SEEDED_ROWS, self.n_features), np.float32) if out is None else out
+        features = np.empty((SEEDED_ROWS, self.n_features), np.float32)
         _fill_with_normal(features.reshape(-1), rng)
         if not self.multi_label:
             labels = rng.integers(self.n_classes, size=SEEDED_ROWS)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import heard_in
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.stores import CodeStore, FeatureStore
 
@@ -26,11 +25,6 @@ def encode(
     *,
     learned: bool = False,
     overwrite: bool = False,
-    progress: Callable[[int], Progress | None] | None = None,
 ) -> Encoded:
-    """Write the codes of a store, or the rest of them, or nothing if they are there already.
-
-    `progress(n_rows)` is asked for something to report to.
-    """
-    report = None if progress is None else progress(store.n_rows)
-    return Encoded(*model.update_codes(store, url, learned, overwrite, report))
+    """Write the codes of a store, or the rest of them, or nothing if they are there already."""
+    return Encoded(*model.update_codes(store, url, learned, overwrite, heard_in(store.n_rows)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -17,23 +17,21 @@ import numpy as np
 from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows, coverage_of
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import heard_in
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.files.file import locate
 from sadih_dask.files.redaction import redact
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.model.evaluation import evaluate_model
+from sadih_dask.model.parameters import MAX_QUERIES
 from sadih_dask.report import code_statistics
-from sadih_dask.report.page import WrittenFile, write_report
-from sadih_dask.report.retrieval import Length, Retrieval, best_possible, drawings, retrieval_report
-from sadih_dask.retrieval.evaluation import Protocols
+from sadih_dask.report.page import Length, Retrieval, best_possible, drawings, render
+from sadih_dask.retrieval.evaluation import Evaluation, Protocols, sample_queries
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.types import Floats, Ints
 
 METRICS, FIGURES, REPORT = "metrics.json", "figures", "report.html"
 TIE_RULE = "Items at equal distance have no order: every value is its mean over all orders of ties."
-Ask = Callable[[int], Progress | None]
-"""Asked, with a number of rows, for something to report progress to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +84,15 @@ def _check_codes(codes: CodeStore, database: FeatureStore | None, model: SADIH) 
 
 
 def measure(
-    model: SADIH, rows: Collection, n_bits: Sequence[int] = (), progress: Ask | None = None
+    model: SADIH,
+    rows: Collection,
+    n_bits: Sequence[int] = (),
+    max_queries: int | None = MAX_QUERIES,
 ) -> list[Length]:
     """Evaluate a model, and its sisters of other lengths, which are solved from its statistics.
 
-    The sisters are learned without reading any row; their database is hashed on the way.
+    The sisters are learned without reading any row; their database is hashed on the way. All look
+    the same queries up, at most ``max_queries`` (see `evaluate_model`).
     """
     rows.check(model)
     own = model.hash_function_.n_bits
@@ -99,8 +101,15 @@ def measure(
         sister, seconds = (model, None) if bits == own else _sister(model, bits)
         codes = rows.codes if bits == own else None
         n_rows = 0 if rows.database is None else rows.database.n_rows
-        bar = None if progress is None else progress(n_rows)
-        found = evaluate_model(sister, rows.queries, rows.database, codes=codes, progress=bar)
+        heard = heard_in(n_rows)
+        found = evaluate_model(
+            sister,
+            rows.queries,
+            rows.database,
+            codes=codes,
+            max_queries=max_queries,
+            progress=heard,
+        )
         lengths.append(Length(bits, found, seconds))
     return lengths
 
@@ -111,9 +120,7 @@ def _sister(model: SADIH, n_bits: int) -> tuple[SADIH, float]:
     return sister, time.perf_counter() - began
 
 
-def look_closer(
-    model: SADIH, rows: Collection, lengths: Sequence[Length], progress: Ask | None = None
-) -> Retrieval:
+def look_closer(model: SADIH, rows: Collection, lengths: Sequence[Length]) -> Retrieval:
     """Count bits, and find neighbours to show if rows have pictures; one pass over the database."""
     queries, database = rows.queries, rows.database
     names = (database or queries).class_names
@@ -122,18 +129,23 @@ def look_closer(
         return replace(found, bits=code_statistics.BitCounts.learned(model))
     chosen: Ints = np.zeros(0, np.int64)
     if _have_pictures(queries, database):
-        own = found.own.protocols
-        chosen = code_statistics.spread_of((own.encoded or own.learned).average_precision)
+        own = found.own.protocols.encoded or found.own.protocols.learned
+        chosen = _looked_up(own)[code_statistics.spread_of(own.average_precision)]
     asked = np.zeros((0, model.label_codes_.shape[1]), np.uint8)
     if len(chosen):
         asked = model.transform(queries.take("features", chosen))
-    bar = None if progress is None else progress(database.n_rows)
-    seen = code_statistics.gather(_codes(model, rows, database), asked, progress=bar)
+    heard = heard_in(database.n_rows)
+    bits, nearest = code_statistics.gather(_codes(model, rows, database), asked, progress=heard)
     shown = None
     if len(chosen):
-        shown = code_statistics.pictured(queries, chosen, database, seen, names)
+        shown = code_statistics.pictured(queries, chosen, database, nearest, names)
     ceiling = _ceiling(model, queries, database, lengths)
-    return replace(found, bits=seen.bits, neighbours=shown, ceiling=ceiling)
+    return replace(found, bits=bits, neighbours=shown, ceiling=ceiling)
+
+
+def _looked_up(found: Evaluation) -> Ints:
+    """Numbers of the queries that an evaluation is of."""
+    return sample_queries(found.n_drawn_from, found.n_queries)
 
 
 def _have_pictures(queries: FeatureStore, database: FeatureStore) -> bool:
@@ -166,7 +178,7 @@ def _ceiling(
     names = database.class_names
     if not all(_number_alike(names, o) for o in (queries.class_names, model.class_names_)):
         return None
-    asked = queries.read("labels")
+    asked = queries.take("labels", _looked_up(lengths[0].protocols.learned))
     counts = np.zeros(1 + max(int(asked.max()), int(model.classes_.max())), np.int64)
     for _, labels in database.blocks("labels"):
         counts += np.bincount(labels, minlength=len(counts))[: len(counts)]
@@ -217,28 +229,26 @@ def write_page(
     title: str,
     began: float,
     files: Sequence[Path] = (),
-    progress: Ask | None = None,
 ) -> list[Path]:
     """Write figures and a report of what was measured; needs matplotlib."""
-    found = look_closer(model, rows, lengths, progress)
-    drawn = drawings(found)
+    found = look_closer(model, rows, lengths)
+    drawn = list(drawings(found))
     saved = [path for drawing in drawn for path in drawing.save(folder / FIGURES)]
     data: dict[str, object] = {"queries": redact(rows.queries.url)}
     if rows.database is not None:
         data["database"] = redact(rows.database.url)
-    report = retrieval_report(
+    page = render(
         title,
         found,
         drawn,
         data=data,
-        files=[
-            *(WrittenFile.of(path, "every number, as JSON") for path in files),
-            WrittenFile.of(folder / FIGURES, "the figures, each as SVG and PDF"),
-        ],
+        files=dict.fromkeys(files, "every number, as JSON")
+        | {folder / FIGURES: "the figures, each as SVG and PDF"},
         started=datetime.fromtimestamp(began, UTC),
         seconds=time.time() - began,
     )
-    return [*saved, write_report(report, folder / REPORT)]
+    locate(folder / REPORT).write(lambda file: file.writelines([page.encode()]))
+    return [*saved, folder / REPORT]
 
 
 def missing_matplotlib() -> str | None:

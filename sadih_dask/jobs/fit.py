@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sadih_dask.compute.checkpoint import Checkpoint
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import heard_in
 from sadih_dask.errors import Argument, ConflictError, Remedy, SadihError
 from sadih_dask.files.file import locate
 from sadih_dask.model.estimator import SADIH
@@ -50,7 +50,6 @@ def fit(
     *,
     candidates: Iterable[str] = (),
     overwrite: bool = False,
-    progress: Callable[[int], Progress | None] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Fitted:
     """Fit a model to a store and write it to a path or URL, or bring the one there up to date.
@@ -58,13 +57,14 @@ def fit(
     A model of the same parameters that has learned from the first rows of the store learns from
     the others; any other model stays, unless it may be overwritten. ``candidates`` are files of
     earlier models, which may have other parameters, as long as their statistics are of use here:
-    the first that is spares reading its rows again. `progress(n_rows)` is asked for something to
-    report to, with the number of rows that are going to be learned from. `checkpoint` is a folder
-    or URL for what a long scan has come to; the same call goes on after an interruption, and
-    removes it when the model is saved.
+    the first that is spares reading its rows again. A file that another process has written since
+    this call began is not replaced: ConflictError. `checkpoint` is a folder or URL for what a long
+    scan has come to; the same call goes on after an interruption, and removes it when the model is
+    saved.
     """
     wanted, place = SADIH(**parameters), locate(target)
     kept = None if checkpoint is None else Checkpoint(checkpoint)
+    before = place.version()
     if not overwrite and place.is_file():
         model, change = _at_target(store, target, wanted)
     else:
@@ -72,9 +72,9 @@ def fit(
     n_new, n_loaded = store.n_rows if change is None else change.n_new, 0
     if change is None or not change.is_empty or overwrite or not place.is_file():
         place.check()
-        report = None if progress is None else progress(n_new)
-        model.set_params(**wanted.get_params()).fit(store, progress=report, checkpoint=kept)
-        model.save(target)
+        model.set_params(**wanted.get_params())
+        model.fit(store, progress=heard_in(n_new), checkpoint=kept)
+        model.save(target, since=before)
         n_loaded = model.n_rows_loaded_
     if kept is not None:
         kept.discard()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, Literal, TypeAlias
 
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import listener
 from sadih_dask.errors import (
     Argument,
     ConflictError,
@@ -74,7 +74,7 @@ class Digits:
         del stores
         return Plan(["digits", version("scikit-learn"), self.form])
 
-    def ingest(self, stores: Stores, plan: Plan, progress: Progress | None) -> Rows:
+    def ingest(self, stores: Stores, plan: Plan) -> Rows:
         """Write both stores anew."""
         del plan
         import numpy as np
@@ -100,8 +100,8 @@ class Digits:
                 compression=self.form.get("compression"),
                 overwrite=True,
             )
-        if progress is not None:
-            progress(len(database), len(database))
+        if (heard := listener()) is not None:
+            heard(len(database), len(database))
         return Rows(len(database))
 
 
@@ -121,7 +121,7 @@ class Clouds:
         del stores
         return Plan(["synthetic", vars(self)], self.n_rows, self.n_rows * self.n_features * 4)
 
-    def ingest(self, stores: Stores, plan: Plan, progress: Progress | None) -> Rows:
+    def ingest(self, stores: Stores, plan: Plan) -> Rows:
         """Make what is not there."""
         del plan
         parts: tuple[tuple[str | None, int, Part], ...] = (
@@ -136,7 +136,7 @@ class Clouds:
                     self.n_features,
                     self.n_classes,
                     part=part,
-                    progress=progress if part == "database" else None,
+                    progress=listener() if part == "database" else None,
                     overwrite=True,
                     **self.options,
                     **self.form,
@@ -148,7 +148,6 @@ def ingest(
     reads: Mapping[str, tuple[DataFiles, Mode] | None],
     stores: Stores,
     form: Mapping[str, Any],
-    progress: Progress | None = None,
 ) -> dict[str, Ingested]:
     """Read files into stores, the database first; return what was done to each.
 
@@ -162,7 +161,7 @@ def ingest(
         if url == stores.queries:
             known = FeatureStore.open(stores.database).class_names
             files = replace(files, known_classes=known or None)
-        done[url] = ingest_files(files, url, mode=mode, progress=progress, **form)
+        done[url] = ingest_files(files, url, mode=mode, progress=listener(), **form)
     return done
 
 
@@ -206,7 +205,7 @@ class SourceFiles:
             reads,
         )
 
-    def ingest(self, stores: Stores, plan: Plan, progress: Progress | None) -> Rows:
+    def ingest(self, stores: Stores, plan: Plan) -> Rows:
         """Append new files, or make a store anew where that was chosen."""
         done: dict[str, Ingested] = {}
         for url, files in self._sets(stores):
@@ -215,7 +214,7 @@ class SourceFiles:
                 read = self._renumbering(url, files)  # the database was made anew just now
             # A store that is appended to has its form already.
             form = {} if read and read[1] == "append" and _exists(url) else self.form
-            done |= ingest({url: read}, stores, form, progress)
+            done |= ingest({url: read}, stores, form)
         if (database := done.get(stores.database)) is None:
             return Rows(0)
         facts = {"files": database.n_files, "rows_dropped": database.n_dropped}
@@ -232,7 +231,7 @@ class SourceFiles:
     def _renumbering(self, url: str, files: DataFiles) -> tuple[DataFiles, Mode]:
         """Queries are read again under the numbers that the database gives their classes now."""
         changes = self._compared(files, url)
-        if changes.files is None or changes.n_gone:
+        if changes.files is None or changes.gone:
             raise ConflictError(
                 f"{url} numbers its classes in another way than the database, and not all of its "
                 "files are there to be read again. Put them back, or remove it"
@@ -242,7 +241,7 @@ class SourceFiles:
     def _mode(self, changes: Changes) -> Mode | None:
         """What is to be done to a store, if anything."""
         if changes.files is None:
-            kept = not changes.n_gone or self.on_removal == "keep"
+            kept = not changes.gone or self.on_removal == "keep"
             if changes.store == "finished" and kept:
                 return None
             raise InputError(f"there is no file to read yet: {changes.in_words()}")
@@ -251,7 +250,7 @@ class SourceFiles:
         other_form = self._other_form(changes)
         policies = (
             (changes.altered or bool(other_form), self.on_change),
-            (changes.n_gone > 0, self.on_removal),
+            (bool(changes.gone), self.on_removal),
         )
         asked = {policy for found, policy in policies if found}
         # What is made anew cannot keep rows whose files are gone.

@@ -216,44 +216,22 @@ def _describe_labels(store: FeatureStore) -> LabelDescription | None:
             more = len(groups) > MAX_GROUPS
     n_columns = shape[1] if multi_label else max([-1, *counts]) + 1
     names = names or tuple(map(str, range(n_columns)))
-    if not multi_label:
-        return _of_classes(store.n_rows, names, counts)
-    return _of_groups(store.n_rows, names, counts, groups, more)
-
-
-def _of_classes(n_rows: int, names: tuple[str, ...], counts: Counter[int]) -> LabelDescription:
-    largest, rows = max(counts.items(), key=lambda item: (item[1], -item[0]), default=(0, 0))
+    if multi_label:
+        largest, rows = b"", 0
+        if groups and not more:
+            largest, rows = max(groups.items(), key=lambda item: (item[1], item[0]))
+        members = np.flatnonzero(np.unpackbits(np.frombuffer(largest, np.uint8))[: len(names)])
+    else:
+        first, rows = max(counts.items(), key=lambda item: (item[1], -item[0]), default=(0, 0))
+        members = np.arange(first, min(first + 1, len(names)))
     return LabelDescription(
-        multi_label=False,
+        multi_label=multi_label,
         class_names=names,
         class_counts=tuple(counts[k] for k in range(len(names))),
-        labels_per_row=1.0 if n_rows else 0.0,
-        n_unlabelled=0,
-        n_groups=len(counts),
-        largest_group=names[largest : largest + 1],
-        largest_group_rows=rows,
-    )
-
-
-def _of_groups(
-    n_rows: int,
-    names: tuple[str, ...],
-    counts: Counter[int],
-    groups: Counter[bytes],
-    more: bool,
-) -> LabelDescription:
-    largest, rows = b"", 0
-    if groups and not more:
-        largest, rows = max(groups.items(), key=lambda item: (item[1], item[0]))
-    members = np.unpackbits(np.frombuffer(largest, np.uint8))[: len(names)]
-    return LabelDescription(
-        multi_label=True,
-        class_names=names,
-        class_counts=tuple(counts[k] for k in range(len(names))),
-        labels_per_row=counts.total() / n_rows if n_rows else 0.0,
+        labels_per_row=counts.total() / store.n_rows if store.n_rows else 0.0,
         n_unlabelled=sum(rows for labels, rows in groups.items() if not any(labels)),
-        n_groups=len(groups),
-        largest_group=tuple(names[k] for k in np.flatnonzero(members)),
+        n_groups=len(groups) if multi_label else len(counts),
+        largest_group=tuple(names[k] for k in members),
         largest_group_rows=rows,
         more_groups=more,
     )

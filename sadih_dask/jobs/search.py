@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.compute.run import Progress, computed, is_lazy
+from sadih_dask.compute.run import computed, heard_in, is_lazy
 from sadih_dask.compute.search import search
 from sadih_dask.errors import Argument, ConflictError, FormatError, InputError, Remedy, require
 from sadih_dask.files.filesystem import write_atomically
@@ -42,12 +42,7 @@ def write_results(
     ``query_ids`` name the queries; by default they are their row numbers.
     """
     target = Path(path)
-    if target.suffix not in ENDINGS:
-        raise InputError(f"{target} must end in one of {', '.join(ENDINGS)}, which says the format")
-    if not target.parent.is_dir():
-        raise InputError(f"{target.parent} is not a folder; create it first")
-    if target.exists() and not overwrite:
-        raise ConflictError(f"{target} is there already; choose another name or overwrite it")
+    check_target(target, overwrite=overwrite)
     if query_ids is not None and len(query_ids) != len(result):
         raise InputError(f"{len(query_ids)} query ids were given for {len(result)} queries")
     write = {".parquet": _write_parquet, ".zarr": _write_zarr, ".npz": _write_npz}[target.suffix]
@@ -177,14 +172,12 @@ def look_up(
     radius: int | None,
     *,
     max_results: int,
-    progress: Progress | None = None,
 ) -> Neighbours | WithinRadius:
     """Find the ``k`` nearest, or all within a radius."""
+    heard = heard_in(codes.n_rows)
     if radius is not None:
-        return search(
-            codes, queries.codes, radius=radius, max_results=max_results, progress=progress
-        )
-    return search(codes, queries.codes, k, projections=queries.projections, progress=progress)
+        return search(codes, queries.codes, radius=radius, max_results=max_results, progress=heard)
+    return search(codes, queries.codes, k, projections=queries.projections, progress=heard)
 
 
 def check_target(path: Path, *, overwrite: bool, endings: tuple[str, ...] = ENDINGS) -> None:
@@ -196,7 +189,9 @@ def check_target(path: Path, *, overwrite: bool, endings: tuple[str, ...] = ENDI
     if path.exists() and not overwrite:
         raise ConflictError(
             f"{path} is there already",
-            remedy=Remedy("Replace it with {}", Argument("overwrite", True)),
+            remedy=Remedy(
+                "Choose another name, or replace it with {}", Argument("overwrite", True)
+            ),
         )
 
 

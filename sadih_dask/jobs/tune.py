@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sadih_dask.compute.checkpoint import Checkpoint
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.run import heard_in
 from sadih_dask.errors import ConflictError
 from sadih_dask.files.file import locate
 from sadih_dask.jobs.evaluate import missing_matplotlib
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from sadih_dask.report.figures import Drawing
 
 RESULTS, FIGURES = "tuning.json", "figures"
-Bars = Callable[[str, str, int], AbstractContextManager[Progress]]
-"""Asked for a display of progress, with a title, a unit and how many of it there are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +84,6 @@ def tune(
     *,
     results: Path | None = None,
     overwrite: bool = False,
-    progress: Bars | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Tuned:
     """Choose parameters in one scan of a store, and write the best model to a path or URL.
@@ -95,10 +91,10 @@ def tune(
     ``parameters`` are those of SADIH that are not searched; without ``n_bits`` the code length is
     among them. The grid is the paper's unless another is given. Folds and queries are drawn from
     `random_state`, as the anchors are. All that was tried goes into the folder ``results``, if one
-    is given. ``progress`` is asked for a display twice: of the scan, and then of the solves.
-    ``checkpoint`` is as in `jobs.fit.fit`.
+    is given. ``checkpoint`` is as in `jobs.fit.fit`.
     """
     began, place = time.perf_counter(), locate(target)
+    before = place.version()
     if place.is_file() and not overwrite:
         raise ConflictError(f"{target} is there already", remedy=OVERWRITE)
     place.check()
@@ -117,47 +113,21 @@ def tune(
         random_state=model.random_state,
     )
     kept = None if checkpoint is None else Checkpoint(checkpoint)
-    with ExitStack() as stack:
-        shown = _InTurn(progress, stack)
-        search.fit(
-            store,
-            progress=shown.stage("Scanning", "rows", store.n_rows),
-            solving=shown.stage("Solving", "solves", n_solves),
-            checkpoint=kept,
-        )
+    search.fit(
+        store,
+        progress=heard_in(store.n_rows),
+        solving=heard_in(n_solves, "Solving", "solves"),
+        checkpoint=kept,
+    )
     n_loaded = search.n_rows_loaded_
     fitted = Fitted(search.best_estimator_, store.n_rows, store.n_rows - n_loaded, n_loaded)
     tuned = Tuned(fitted, search, time.perf_counter() - began)
     if results is not None:
         tuned = replace(tuned, files=_write(results, tuned))
-    tuned.model.save(target)
+    tuned.model.save(target, since=before)
     if kept is not None:
         kept.discard()
     return tuned
-
-
-class _InTurn:
-    """Displays that follow one another: one is closed before the next is opened."""
-
-    def __init__(self, bars: Bars | None, stack: ExitStack) -> None:
-        self._bars = bars
-        self._stack = stack
-        self._title = ""
-        self._report: Progress | None = None
-
-    def stage(self, title: str, unit: str, n_units: int) -> Progress | None:
-        """Progress of a stage, whose display is opened with the first report of it."""
-        if (bars := self._bars) is None:
-            return None
-
-        def report(done: int, total: int) -> None:
-            if self._report is None or self._title != title:
-                self._stack.close()
-                self._report = self._stack.enter_context(bars(title, unit, n_units))
-                self._title = title
-            self._report(done, total)
-
-        return report
 
 
 def _rows(search: SADIHCV) -> list[dict[str, Any]]:

@@ -32,11 +32,6 @@ class LabelGroups:
     indices: Ints
     n_classes: int
 
-    @classmethod
-    def empty(cls, n_classes: int) -> LabelGroups:
-        """Make the table without any group."""
-        return cls(np.zeros(1, np.int64), np.zeros(0, np.int64), n_classes)
-
     @property
     def n_groups(self) -> int:
         """How many distinct label sets there are."""

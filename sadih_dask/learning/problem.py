@@ -50,19 +50,6 @@ class GroupRegression:
     leverage: float
     N: Floats
 
-    @classmethod
-    def of(
-        cls, XXt: Floats, XG: Floats, N: Floats, factor: tuple[Floats, bool], penalty: float
-    ) -> GroupRegression:
-        """Solve with the Cholesky factor of X X^T + penalty I; O(d^3 / 3 + d^2 g)."""
-        A = np.asarray(la.cho_solve(factor, XG, check_finite=False))
-        inverse = la.solve_triangular(
-            factor[0], np.eye(len(XXt)), lower=factor[1], check_finite=False
-        )
-        freedom = len(XXt) - penalty * float(np.vdot(inverse, inverse))
-        leverage = min(max(freedom, 0.0) / float(N.sum()), 0.9)
-        return cls(A, XG.T @ A, A.T @ (XXt @ A), leverage, N)
-
     @property
     def share(self) -> Floats:
         """Part of the rows in each group, (g,): what f(x) is about, the features being centred."""
@@ -274,8 +261,13 @@ class Problem:
 
     @cached_property
     def regression(self) -> GroupRegression:
-        """Ridge regression of the group indicators; holds d x g and g x g."""
-        return GroupRegression.of(self.XXt, self.XG, self.N, self.ridge_factor, self.ridge * self.n)
+        """Ridge regression of the group indicators; holds d x g and g x g; O(d^3 / 3 + d^2 g)."""
+        (factor, lower), XXt, XG, d = self.ridge_factor, self.XXt, self.XG, len(self.XXt)
+        A = np.asarray(la.cho_solve((factor, lower), XG, check_finite=False))
+        inverse = la.solve_triangular(factor, np.eye(d), lower=lower, check_finite=False)
+        freedom = d - self.ridge * self.n * float(np.vdot(inverse, inverse))
+        leverage = min(max(freedom, 0.0) / self.n, 0.9)
+        return GroupRegression(A, XG.T @ A, A.T @ (XXt @ A), leverage, self.N)
 
     @cached_property
     def quiet_directions(self) -> Floats:
@@ -314,17 +306,9 @@ class State:
         """Change the codes."""
         return replace(self, B=B, BS=problem.S.apply(B * problem.N))
 
-    def with_W(self, W: Floats) -> State:
-        """Change the label embedding."""
-        return replace(self, W=W)
-
     def with_P1(self, problem: Problem, P1: Floats) -> State:
         """Change the encoder."""
         return replace(self, P1=P1, P1XXt=P1 @ problem.XXt)
-
-    def with_P2(self, P2: Floats) -> State:
-        """Change the decoder."""
-        return replace(self, P2=P2)
 
     def V(self, problem: Problem) -> Floats:
         """Latent embedding of each group, W^T G, (l, g)."""

@@ -31,8 +31,11 @@ class Similarity(Protocol):
         ...
 
     def energy(self, counts: Floats) -> Floats:
-        """Return the weighted sum of squares of every row of S: sum_j N_j s_ij^2, (g,)."""
-        ...
+        """Return the weighted sum of squares of every row of S: sum_j N_j s_ij^2, (g,).
+
+        That is n where all entries are +1 or -1.
+        """
+        return np.full(len(counts), counts.sum())
 
 
 def group_similarity(groups: LabelGroups, kind: SimilarityKind) -> Similarity:
@@ -50,20 +53,16 @@ def group_similarity(groups: LabelGroups, kind: SimilarityKind) -> Similarity:
     return Identity() if groups.single_label else SharedLabel(groups)
 
 
-class Identity:
+class Identity(Similarity):
     """Shared-label similarity of single-label data: S = 2 I - 1 1^T. Costs O(k g)."""
 
     def apply(self, m: Floats) -> Floats:
         """Return M S."""
         return 2.0 * m - m.sum(axis=1, keepdims=True)
 
-    def energy(self, counts: Floats) -> Floats:
-        """Return n for every row: all entries are +1 or -1."""
-        return np.full(len(counts), counts.sum())
-
 
 @dataclass(frozen=True, eq=False)
-class SharedLabel:
+class SharedLabel(Similarity):
     """Shared-label similarity: S = 2 [G^T G > 0] - 1 1^T, in blocks of rows.
 
     Which groups carry a label is a row of bits; the groups that share a label with a given group
@@ -118,13 +117,9 @@ class SharedLabel:
         """Return M S."""
         return 2.0 * self.sum_all_sharing(m) - m.sum(axis=1, keepdims=True)
 
-    def energy(self, counts: Floats) -> Floats:
-        """Return n for every row: all entries are +1 or -1."""
-        return np.full(len(counts), counts.sum())
-
 
 @dataclass(frozen=True, eq=False)
-class Cosine:
+class Cosine(Similarity):
     """Cosine similarity of label sets: S = 2 U^T U - 1 1^T, U (c, g) with unit columns."""
 
     groups: LabelGroups

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -49,7 +49,7 @@ def starting_state(problem: Problem, B: Floats) -> State:
     W = embedding_from_codes(problem, B, problem.S.apply(B * problem.N))
     P2 = np.zeros((len(problem.XXt), problem.l))
     state = State.of(problem, B, W, start_encoder(problem, W), P2)
-    return state.with_P2(decoder_exact(problem, state))
+    return replace(state, P2=decoder_exact(problem, state))
 
 
 def alternate(
@@ -86,48 +86,33 @@ def solve(
     worse than the start. Unless it is ``traced`` nothing is computed for the trace's sake: it has
     no records then.
     """
-    if criterion is None:
-        return _lowest_objective(problem, schedule, starts, traced)
-    return _best_judged(problem, schedule, starts, criterion, traced)
-
-
-def _lowest_objective(
-    problem: Problem, schedule: Schedule, starts: Sequence[Floats], traced: bool
-) -> Solution:
     records: list[Record] = []
-    kept: tuple[float, int, int, State] | None = None
-    for restart, codes in enumerate(starts):
-        for iteration, step, state in alternate(problem, starting_state(problem, codes), schedule):
-            if traced:
-                records.append(Record(restart, iteration, step, objective(problem, state)))
-        total = objective(problem, state).total
-        if kept is None or total < kept[0] - MARGIN * abs(kept[0]):
-            kept = (total, restart, iteration, state)
-    assert kept is not None  # noqa: S101 - there is at least one start
-    _, restart, iteration, state = kept
-    return Solution(state, Trace(tuple(records), restart, iteration))
 
+    def note(restart: int, iteration: int, step: str, state: State) -> None:
+        if traced:
+            records.append(Record(restart, iteration, step, objective(problem, state)))
 
-def _best_judged(
-    problem: Problem,
-    schedule: Schedule,
-    starts: Sequence[Floats],
-    criterion: Criterion,
-    traced: bool,
-) -> Solution:
+    if criterion is None:
+        lowest = 0.0
+        for restart, codes in enumerate(starts):
+            first = starting_state(problem, codes)
+            for iteration, step, state in alternate(problem, first, schedule):
+                note(restart, iteration, step, state)
+            total = objective(problem, state).total
+            if restart == 0 or total < lowest - MARGIN * abs(lowest):
+                lowest, best, kept, reached = total, restart, state, iteration
+        return Solution(kept, Trace(tuple(records), best, reached))
     qualities = [criterion(codes) for codes in starts]
     best = 0
     for restart, quality in enumerate(qualities):
         if quality > qualities[best] + MARGIN:
             best = restart
     first = starting_state(problem, starts[best])
-    records: list[Record] = []
     for restart, codes in enumerate(starts if traced else ()):
-        state = first if restart == best else starting_state(problem, codes)
-        records.append(Record(restart, 0, "start", objective(problem, state)))
+        note(restart, 0, "start", first if restart == best else starting_state(problem, codes))
     for iteration, step, state in alternate(problem, first, schedule):
-        if iteration and traced:
-            records.append(Record(best, iteration, step, objective(problem, state)))
+        if iteration:
+            note(best, iteration, step, state)
     if criterion(state.B) < qualities[best] - MARGIN:
         state, iteration = first, 0
     return Solution(state, Trace(tuple(records), best, iteration))

@@ -10,7 +10,7 @@ the data (float32 for float16 and float32), about a point near the block's own m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -210,13 +210,12 @@ class Statistics:
 
     def relabel(self, new_index: Ints, n_classes: int) -> Statistics:
         """Rename the labels, ascending, within a larger or equal set of classes."""
-        groups = self.groups.relabel(new_index, n_classes)
-        return Statistics(groups, self.counts, self.mean, self.sums, self.gram)
+        return replace(self, groups=self.groups.relabel(new_index, n_classes))
 
     def compact(self) -> tuple[Statistics, Ints]:
         """Drop the labels that no row carries; also return the labels that are kept."""
         groups, kept = self.groups.compact()
-        return Statistics(groups, self.counts, self.mean, self.sums, self.gram), kept
+        return replace(self, groups=groups), kept
 
 
 # -- one block: rows about a point near their mean, and their sums by group --------------------

@@ -8,6 +8,7 @@ and a solver mean, and is the place to name a new one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -293,7 +294,7 @@ def updates(loss: Loss, solver: SolverKind) -> dict[str, Update]:
     codes, (embedding, encoder, decoder) = CODES[loss, solver], OTHERS[solver]
     return {
         "B": lambda p, s: s.with_B(p, codes(p, s)),
-        "W": lambda p, s: s.with_W(embedding(p, s)),
+        "W": lambda p, s: replace(s, W=embedding(p, s)),
         "P1": lambda p, s: s.with_P1(p, encoder(p, s)),
-        "P2": lambda p, s: s.with_P2(decoder(p, s)),
+        "P2": lambda p, s: replace(s, P2=decoder(p, s)),
     }

@@ -417,13 +417,15 @@ class SADIH(
         path: str | os.PathLike[str],
         *,
         statistics: bool = True,
+        since: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Write the fitted model to one file of arrays and JSON, atomically.
 
         ``path`` may be a URL (``s3://bucket/m.sadih``), with ``storage_options`` for its library.
         Without ``statistics`` the file is small, and the loaded model hashes but cannot
-        `partial_fit`, `forget` or `score`.
+        `partial_fit`, `forget` or `score`. With ``since``, the version that a file had
+        (`files.file.locate(path).version()`), a later one is not replaced: ConflictError.
         """
         check_is_fitted(self)
         parameters = self.get_params(deep=False)
@@ -435,7 +437,7 @@ class SADIH(
         }
         kept = self.statistics_ if statistics else None
         model = replace(self._model, parameters=plain, statistics=kept)
-        write_model(path, model, storage_options=storage_options)
+        write_model(path, model, since=since, storage_options=storage_options)
 
     @classmethod
     def load(

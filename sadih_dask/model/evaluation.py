@@ -23,7 +23,15 @@ from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.model import inputs as targets
 from sadih_dask.model.estimator import SADIH
-from sadih_dask.retrieval.evaluation import CURVE_LENGTH, CUTOFFS, RADIUS, Evaluation, Protocols
+from sadih_dask.model.parameters import MAX_QUERIES
+from sadih_dask.retrieval.evaluation import (
+    CURVE_LENGTH,
+    CUTOFFS,
+    RADIUS,
+    Evaluation,
+    Protocols,
+    sample_queries,
+)
 from sadih_dask.retrieval.histograms import Histograms
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.types import Bytes
@@ -41,6 +49,7 @@ def evaluate_model(
     cutoffs: Iterable[int] = CUTOFFS,
     radius: int = RADIUS,
     curve_length: int = CURVE_LENGTH,
+    max_queries: int | None = MAX_QUERIES,
     progress: Progress | None = None,
 ) -> Protocols:
     """Hash queries and look them up under both protocols, `learned` and `encoded`.
@@ -50,11 +59,21 @@ def evaluate_model(
     its labels, at a cost of queries x label groups. ``encoded`` looks among the rows of
     ``database``, hashed by the model: read from ``codes``, their code store, or hashed on the way.
     Without a database only ``learned`` is computed.
+
+    Every query is compared with every row, so of many queries only ``max_queries``, drawn with
+    `sample_queries`, are looked up; None or 0 takes all. What that leaves uncertain is told by the
+    standard errors.
     """
     at = tuple(cutoffs)
 
     def summary(histograms: Histograms) -> Evaluation:
-        return Evaluation.of(histograms, cutoffs=at, radius=radius, curve_length=curve_length)
+        return Evaluation.of(
+            histograms,
+            cutoffs=at,
+            radius=radius,
+            curve_length=curve_length,
+            n_drawn_from=n_queries,
+        )
 
     if model.statistics_ is None:
         raise InputError(
@@ -65,16 +84,18 @@ def evaluate_model(
     if codes is not None and database is None:
         raise LabelError("codes have no labels; pass the database that holds them too")
     packed, query_labels = _queries(model, queries)
+    n_queries = len(packed)
+    drawn = sample_queries(n_queries, max_queries)
     held, asked = _learned_labels(model, query_labels)
     label_codes = DatabaseCodes.in_memory(model.label_codes_, model.hash_function_.n_bits)
     with reporting(nobody):  # it takes no time beside the rows of a database
-        learned = compare(label_codes, held, packed, asked, model.statistics_.counts)
+        learned = compare(label_codes, held, packed, asked, model.statistics_.counts, drawn)
     encoded = None
     if database is not None:
         hashed, database_labels = _database(model, database, codes)
         labels, asked = open_labels(database_labels, query_labels)
         with reporting(progress):
-            encoded = summary(compare(hashed, labels, packed, asked))
+            encoded = summary(compare(hashed, labels, packed, asked, drawn=drawn))
     return Protocols(summary(learned), encoded)
 
 

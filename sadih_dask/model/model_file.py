@@ -72,9 +72,10 @@ def write_model(
     url: str | os.PathLike[str],
     model: Model,
     *,
+    since: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model file to a path or URL, atomically."""
+    """Write a model file to a path or URL, atomically; `since` is as in `write_archive`."""
     function = model.hash_function
     arrays: dict[str, Array] = {
         "classes": model.classes,
@@ -111,7 +112,7 @@ def write_model(
         arrays |= {f"statistics.{name}": getattr(known, name) for name in STATISTICS}
     if model.coverage is not None:
         meta["coverage"] = model.coverage.to_json()
-    write_archive(url, KIND, VERSION, meta, arrays, storage_options=storage_options)
+    write_archive(url, KIND, VERSION, meta, arrays, since=since, storage_options=storage_options)
 
 
 def read_model(

@@ -132,6 +132,10 @@ def check_parameters(estimator: Any) -> None:
 
 Grid: TypeAlias = Mapping[str, Sequence[Any]]
 
+MAX_QUERIES = 10_000
+"""Queries that an evaluation looks up unless told otherwise: their standard error is 0.005 at most,
+and all of a large collection would take queries x rows."""
+
 PAPER_GRID: dict[str, tuple[float, ...]] = {
     "alpha": (0.01, 0.1, 1.0, 5.0, 10.0),
     "beta": (0.01, 0.1, 1.0, 5.0, 10.0),

@@ -1,7 +1,7 @@
 """Seeing: the report of a run as one HTML file, its figures, and what notebooks show.
 
-`retrieval` is what was measured of a model, and makes of it a `page` with `figures`;
-`code_statistics` is what both show of codes. `notebook` has the cards, with `sparklines` in them,
-and `explore` what one draws beside them. `html` is below all: colours, words, templates. `figures`
-and `explore` need matplotlib (``pip install 'sadih-dask[report]'``), the others do not.
+`page` is what was measured of a model, and makes of it a report with `figures`; `code_statistics`
+is what both show of codes. `notebook` has the cards, with small pictures in them, and `explore`
+what one draws beside them. `html` is below all: colours, words, templates. `figures` and `explore`
+need matplotlib (``pip install 'sadih-dask[report]'``), the others do not.
 """

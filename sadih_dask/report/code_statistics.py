@@ -5,7 +5,7 @@ Both come from one pass over the database codes, on threads or on a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +16,19 @@ from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import reduce_pairs
 from sadih_dask.errors import InputError
 from sadih_dask.model.estimator import SADIH
-from sadih_dask.retrieval.codes import distances, unpack
-from sadih_dask.retrieval.nearest import Neighbours
+from sadih_dask.retrieval.codes import n_bytes, unpack
+from sadih_dask.retrieval.nearest import (
+    Neighbours,
+    distances_of,
+    merge_keys,
+    nearest_keys,
+    rows_of,
+)
 from sadih_dask.stores import FeatureStore
 from sadih_dask.types import Array, Bytes, Floats, Ints
 
 N_PICTURED = 6
 N_FOUND = 10
-PIECE_ROWS = 2**17
-"""Rows that queries are compared with at a time; there are few queries."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,65 +90,42 @@ def shares(counts: Array) -> Floats:
     return values / max(float(values.sum()), 1.0)
 
 
-@dataclass(frozen=True, eq=False)
-class CodeStatistics:
-    """Counts of bits, and the nearest rows of a few queries, (q, k), with their distances."""
-
-    bits: BitCounts
-    rows: Ints
-    distances: Ints
-
-
 def gather(
     database: DatabaseCodes, queries: Bytes, *, k: int = N_FOUND, progress: Progress | None = None
-) -> CodeStatistics:
-    """Pass over the codes once, on threads or on a cluster.
-
-    ``queries`` are a few packed codes, or none at all. Ties in distance are ordered by row.
-    """
-    work = _BitsAndNearest(database.n_bits, max(1, database.n_rows), min(k, database.n_rows))
+) -> tuple[BitCounts, Neighbours]:
+    """Count bits and find the nearest rows of a few queries, or of none, in one pass."""
+    question = _BitsAndNearest(database.n_bits, min(k, database.n_rows))
     # All queries in one block: every further one would hash the rows again.
     with reporting(progress):
-        (found,) = reduce_pairs(work, database, 1, lambda _: queries)
-    return CodeStatistics(found.bits, found.keys % work.n_rows, found.keys // work.n_rows)
-
-
-@dataclass(frozen=True, eq=False)
-class _Partial:
-    """What some rows leave; a key is distance x n_rows + row."""
-
-    bits: BitCounts
-    keys: Ints
+        ((bits, keys),) = reduce_pairs(question, database, 1, lambda _: queries)
+    rows = rows_of(keys)
+    return bits, Neighbours(rows, distances_of(keys), rows)
 
 
 @dataclass(frozen=True)
 class _BitsAndNearest:
     n_bits: int
-    n_rows: int
     k: int
 
     bytes_per_query = 1
 
-    def answer(self, database: DatabaseCodes, queries: Bytes, start: int, stop: int) -> _Partial:
-        nothing = np.zeros((0, (self.n_bits + 7) // 8), np.uint8)
-        found = self._of_block(nothing, queries, 0)
-        for row, block in database.blocks(start, stop):
-            for first in range(0, len(block), PIECE_ROWS):
-                codes = block[first : first + PIECE_ROWS]
-                found = self.merge(found, self._of_block(codes, queries, row + first))
-        return found
+    def answer(
+        self, database: DatabaseCodes, queries: Bytes, start: int, stop: int
+    ) -> tuple[BitCounts, Ints]:
+        counted = [BitCounts.of_block(np.zeros((0, n_bytes(self.n_bits)), np.uint8), self.n_bits)]
 
-    def _of_block(self, codes: Bytes, queries: Bytes, first_row: int) -> _Partial:
-        rows = first_row + np.arange(len(codes))
-        keys = distances(queries, codes) * self.n_rows + rows
-        return _Partial(BitCounts.of_block(codes, self.n_bits), keys)
+        def blocks() -> Iterator[tuple[int, Bytes]]:
+            for row, codes in database.blocks(start, stop):
+                counted.append(counted.pop().merge(BitCounts.of_block(codes, self.n_bits)))
+                yield row, codes
 
-    def merge(self, one: _Partial, other: _Partial) -> _Partial:
-        bits = one.bits.merge(other.bits)
-        keys = np.concatenate([one.keys, other.keys], axis=1)
-        if keys.shape[1] > self.k:
-            keys = np.partition(keys, self.k - 1, axis=1)[:, : self.k]
-        return _Partial(bits, np.sort(keys, axis=1))
+        keys = nearest_keys(queries, blocks(), self.k)
+        return counted[0], keys
+
+    def merge(
+        self, one: tuple[BitCounts, Ints], other: tuple[BitCounts, Ints]
+    ) -> tuple[BitCounts, Ints]:
+        return one[0].merge(other[0]), merge_keys((one[1], other[1]), self.k)
 
 
 def spread_of(average_precision: Floats, n: int = N_PICTURED) -> Ints:
@@ -191,7 +172,7 @@ def pictured(
     queries: FeatureStore,
     chosen: Ints,
     database: FeatureStore,
-    found: CodeStatistics | Neighbours,
+    found: Neighbours,
     class_names: Sequence[str] = (),
 ) -> NeighbourPictures:
     """Pictures of chosen queries and of the rows that were found for them, right ones known.

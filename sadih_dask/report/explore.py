@@ -13,7 +13,7 @@ import numpy as np
 
 from sadih_dask.errors import InputError
 from sadih_dask.report import code_statistics, figures
-from sadih_dask.report.figures import Curve, PairDistances
+from sadih_dask.report.figures import Curve
 from sadih_dask.report.html import score
 from sadih_dask.report.notebook import TIES, card, protocols_of
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols
@@ -45,8 +45,7 @@ class Comparison:
         """Precision among the first 1, 2, ... items, and that of a perfect ranking if given."""
         curves = self._curves(lambda e: _ranked(e.precision_curve))
         best = None if ceiling is None else Curve("best possible", *_ranked(ceiling))
-        most = max(len(curve.x) for curve in curves)
-        return figures.precision_retrieved(curves, most=most, ceiling=best)
+        return figures.precision_retrieved(curves, ceiling=best)
 
     def map_against_bits(self) -> figures.Drawing:
         """Mean average precision against code length, for results of different lengths."""
@@ -66,10 +65,10 @@ class Comparison:
     def distances(self) -> figures.Drawing:
         """Hamming distances of similar and of dissimilar pairs, a panel for each result."""
         return figures.pair_distances(
-            [
-                PairDistances(found.similar, found.dissimilar, ", ".join(filter(None, names)))
+            {
+                ", ".join(filter(None, names)): (found.similar, found.dissimilar)
                 for *names, found in self._each()
-            ]
+            }
         )
 
     def _each(self) -> list[tuple[str, str, Evaluation]]:

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs nothing else to be read."""
+"""The report of a model's retrieval: one HTML file that needs nothing else to be read."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import math
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from markupsafe import Markup
 
 from sadih_dask.cluster.versions import versions_here
-from sadih_dask.files.filesystem import write_atomically
+from sadih_dask.model.estimator import SADIH
+from sadih_dask.report.code_statistics import BitCounts, NeighbourPictures
 from sadih_dask.report.html import count, duration, fill, inline_svg
+from sadih_dask.retrieval.evaluation import Evaluation, Protocols
+from sadih_dask.types import Floats, Ints
 
 if TYPE_CHECKING:
     from sadih_dask.report.figures import Drawing
@@ -32,128 +36,167 @@ PROTOCOLS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Quality:
-    """Retrieval quality of one code length; seconds are those of learning.
-
-    metrics  protocol -> metric -> value, such as ``{"learned": {"MAP": 0.9}, "encoded": {...}}``
-    """
+class Length:
+    """Retrieval quality of one code length; seconds are those of learning, if that was done."""
 
     n_bits: int
-    metrics: Mapping[str, Mapping[str, float]]
+    protocols: Protocols
     seconds: float | None = None
 
-
-@dataclass(frozen=True)
-class WrittenFile:
-    """A file that the run wrote."""
-
-    path: str
-    what: str
-    n_bytes: int | None = None
-
-    @classmethod
-    def of(cls, path: str | os.PathLike[str], what: str) -> WrittenFile:
-        """Describe a file or a folder on disk with the size that it has now."""
-        place = Path(path)
-        parts = [place] if place.is_file() else [p for p in place.rglob("*") if p.is_file()]
-        return cls(os.fspath(path), what, sum(p.stat().st_size for p in parts))
+    @property
+    def known(self) -> dict[str, Evaluation]:
+        """Evaluations by protocol, those that were made."""
+        return self.protocols.known
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
-    """Everything that a report shows.
+class Retrieval:
+    """Everything that was measured of a model.
 
-    data        facts about the data, name -> value: source, features, classes
-    parameters  of the model
-    quality     one entry for each code length
-    drawings    figures, in order
-    classes     names of the classes, if any
+    lengths     evaluations of the same protocols, one for each code length
+    model       the model whose codes are looked at more closely; its length is among them
+    bits        of the database codes, or of the learned ones where there is no database
+    neighbours  pictures of queries and what they find, where rows have pictures
+    ceiling     the best precision that any ranking can have at 1, 2, ... items retrieved
+    classes     names, if any
     """
 
-    title: str
-    n_database: int
-    n_queries: int
-    n_classes: int
-    n_groups: int
-    parameters: Mapping[str, object]
-    quality: Sequence[Quality] = ()
-    drawings: Sequence[Drawing] = ()
-    data: Mapping[str, object] = field(default_factory=dict)
+    lengths: Sequence[Length]
+    model: SADIH
+    bits: BitCounts | None = None
+    neighbours: NeighbourPictures | None = None
+    ceiling: Floats | None = None
     classes: Sequence[str] = ()
-    files: Sequence[WrittenFile] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-    started: datetime | None = None
-    seconds: float | None = None
+
+    @property
+    def own(self) -> Length:
+        """The evaluation at the model's own length."""
+        n_bits = self.model.hash_function_.n_bits
+        return next(length for length in self.lengths if length.n_bits == n_bits)
 
 
-def installed_versions() -> dict[str, str]:
-    """The system, and versions of Python and of the packages that decide results."""
-    return {"system": f"{platform.system()} {platform.machine()}", **versions_here()}
+def best_possible(relevant: Ints, most: int) -> Floats:
+    """Precision of a perfect ranking at 1 .. ``most``, from each query's number of relevant items.
+
+    >>> best_possible(np.array([1, 2]), 4)
+    array([1.   , 0.75 , 0.5  , 0.375])
+    """
+    counts, weights = np.unique(relevant, return_counts=True)
+    values = np.minimum(1, counts[:, None] / np.arange(1, most + 1))
+    return np.average(values, axis=0, weights=weights)
 
 
-def write_report(report: Report, path: str | os.PathLike[str]) -> Path:
-    """Write the report to one file, whole or not at all."""
-    target = Path(path)
-    # Names of files may hold bytes that are no text at all.
-    page = render(report).encode("utf-8", "replace")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, lambda scratch: scratch.write_bytes(page))
-    return target
+def drawings(found: Retrieval) -> Iterator[Drawing]:
+    """Every figure there is something to show in; needs matplotlib."""
+    from sadih_dask.report import figures
+    from sadih_dask.report.explore import Comparison
+
+    lengths, own = found.lengths, found.own
+    compared = Comparison({f"{length.n_bits} bits": length.protocols for length in lengths})
+    if len(lengths) > 1:
+        yield compared.map_against_bits()
+    yield compared.precision_recall()
+    if any(len(e.precision_curve) for length in lengths for e in length.known.values()):
+        yield compared.precision_retrieved(found.ceiling)
+    pairs = {f"{protocol}, {own.n_bits} bits": e for protocol, e in own.known.items()}
+    yield figures.pair_distances({name: (e.similar, e.dissimilar) for name, e in pairs.items()})
+    if found.neighbours is not None:
+        drawing = figures.neighbour_pictures(found.neighbours)
+        chosen = " The queries go from the worst to the best average precision, evenly."
+        yield replace(drawing, caption=drawing.caption + chosen)
+    if len(found.model.trace_):
+        yield figures.objective_trace(found.model.trace_)
+    if found.bits is not None and found.bits.n_rows:
+        yield figures.bit_figure(found.bits)
 
 
-def render(report: Report) -> str:
-    """Return the report as HTML. The same report gives the same text."""
-    return fill(
+def render(
+    title: str,
+    found: Retrieval,
+    drawn: Sequence[Drawing] = (),
+    *,
+    data: Mapping[str, object],
+    files: Mapping[Path, str],
+    started: datetime,
+    seconds: float,
+) -> str:
+    """Return the report as HTML.
+
+    data    facts about the data, name -> value
+    files   files and folders that were written -> what they hold
+    """
+    model, evaluation = found.model, list(found.own.known.values())[-1]
+    sizes = {"database rows": evaluation.n_database, "queries": evaluation.n_queries}
+    sizes |= {"classes": len(model.classes_), "label groups": model.groups_.n_groups}
+    rows = [_metrics(length) for length in found.lengths]
+    page = fill(
         "report.html",
-        report=report,
-        tiles=dict(_tiles(report)),
-        table=_Table(report.quality),
-        figures=[(drawing, _pictures(drawing, k)) for k, drawing in enumerate(report.drawings)],
+        title=title,
+        started=started,
+        seconds=seconds,
+        tiles=dict(_tiles(found.lengths, sizes)) | {"run time": duration(seconds)},
+        sizes=sizes,
+        quality=list(zip(found.lengths, rows, strict=True)),
+        best=_best(rows),
+        figures=[(drawing, _pictures(drawing, k)) for k, drawing in enumerate(drawn)],
+        data={
+            "features": model.n_features_in_,
+            **data,
+            "queries drawn from": evaluation.n_drawn_from,
+            "standard error of MAP": ", ".join(
+                f"{e.standard_errors['MAP']:.4f} {name}" for name, e in found.own.known.items()
+            ),
+            "model": model.fingerprint_,
+        },
+        classes=list(found.classes or model.classes_),
+        parameters=model.get_params(deep=False),
+        versions={"system": f"{platform.system()} {platform.machine()}", **versions_here()},
+        files=[(os.fspath(path), what, _n_bytes(path)) for path, what in files.items()],
         tie_rule=TIE_RULE,
         protocols=PROTOCOLS,
     )
+    return page.encode("utf-8", "replace").decode()  # names of files may be no text at all
 
 
-def _tiles(report: Report) -> Iterator[tuple[str, str]]:
+def _tiles(lengths: Sequence[Length], sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     """The numbers that a reader looks for first, each after what it counts."""
-    for protocol in PROTOCOLS:
-        known = [
-            (q.metrics[protocol]["MAP"], q.n_bits)
-            for q in report.quality
-            if math.isfinite(q.metrics.get(protocol, {}).get("MAP", math.nan))
-        ]
+    for protocol in lengths[0].known:
+        maps = [(length.known[protocol].map, length.n_bits) for length in lengths]
+        known = [pair for pair in maps if math.isfinite(pair[0])]
         if known:
             best, n_bits = max(known, key=lambda pair: pair[0])
             yield f"best MAP, {protocol}, {n_bits} bits", f"{best:.3f}"
-    yield "database rows", count(report.n_database)
-    yield "queries", count(report.n_queries)
-    yield "classes", count(report.n_classes)
-    if report.n_groups != report.n_classes:
-        yield "label groups", count(report.n_groups)
-    if report.seconds is not None:
-        yield "run time", duration(report.seconds)
+    for name, number in sizes.items():
+        if name != "label groups" or number != sizes["classes"]:
+            yield name, count(number)
 
 
-@dataclass(frozen=True)
-class _Table:
-    """Quality with one column for each protocol and metric; the best of a column is marked."""
+def _metrics(length: Length) -> dict[str, dict[str, float]]:
+    """The few numbers of each protocol that a table on a page has room for."""
+    shown = {}
+    for protocol, found in length.known.items():
+        first = next(iter(found.precision_at), None)
+        names = ["MAP", f"precision@{first}", f"precision, radius {found.radius}"]
+        shown[protocol] = {name: v for name, v in found.numbers.items() if name in names}
+    return shown
 
-    rows: Sequence[Quality]
 
-    @property
-    def protocols(self) -> dict[str, list[str]]:
-        """The metrics of each protocol."""
-        found: dict[str, dict[str, None]] = {}
-        for row in self.rows:
-            for protocol, metrics in row.metrics.items():
-                found.setdefault(protocol, {}).update(dict.fromkeys(metrics))
-        return {protocol: list(metrics) for protocol, metrics in found.items()}
+def _best(rows: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[tuple[str, str], float]:
+    """The best of each protocol and metric, where lengths differ in it."""
+    best = {}
+    for protocol, metrics in rows[0].items():
+        for metric in metrics:
+            column = [row[protocol][metric] for row in rows]
+            highest = max(filter(math.isfinite, column), default=math.nan)
+            if any(found != highest for found in column):
+                best[protocol, metric] = highest
+    return best
 
-    def is_best(self, protocol: str, metric: str, found: float | None) -> bool:
-        """Whether a value is the best of its column, and not all of them are."""
-        column = [row.metrics.get(protocol, {}).get(metric) for row in self.rows]
-        best = max((v for v in column if v is not None and math.isfinite(v)), default=None)
-        return found is not None and found == best and any(v != best for v in column)
+
+def _n_bytes(path: Path) -> int:
+    """Size of a file or of all files in a folder."""
+    parts = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    return sum(p.stat().st_size for p in parts)
 
 
 def _pictures(drawing: Drawing, k: int) -> list[tuple[str, Markup]]:

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from sadih_dask.errors import Argument, InputError, Remedy
 from sadih_dask.retrieval import metrics
 from sadih_dask.retrieval.histograms import Histograms
-from sadih_dask.retrieval.metrics import (
-    RECALL_GRID,
-    mean_of_known,
-    precision_curve,
-    precision_recall_curve,
-)
+from sadih_dask.retrieval.metrics import RECALL_GRID, mean_of_known, standard_error
 from sadih_dask.types import Floats, Ints
 
 CUTOFFS = (100, 1000)
@@ -33,11 +29,28 @@ BY_CUTOFF: dict[str, tuple[str, Callable[[Histograms, int], Floats]]] = {
 """Fields that hold a metric by cutoff: its name in tables, and its value for each query."""
 
 
+def sample_queries(n_queries: int, max_queries: int | None) -> Ints:
+    """Ascending numbers of the queries to look up: all, or so many of them drawn at random.
+
+    The same numbers give the same sample, so that models are compared on the same queries.
+    """
+    if max_queries is not None and max_queries < 0:
+        raise InputError(
+            f"max_queries is {max_queries}",
+            remedy=Remedy("Give 1 or more, or {} for all", Argument("max_queries", 0)),
+        )
+    if not max_queries or n_queries <= max_queries:
+        return np.arange(n_queries)
+    drawn = np.random.default_rng(n_queries).choice(n_queries, max_queries, replace=False)
+    return np.sort(drawn)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """Metrics averaged over queries; ties in distance are averaged over all orders.
 
     n_bits, n_queries, n_database   what was compared
+    n_drawn_from        queries that there are, of which n_queries were drawn with `sample_queries`
     n_without_relevant  queries without any relevant item: no part of MAP, recall, NDCG and the
                         precision-recall curve, of precision 0 elsewhere
     map                 mean average precision over the whole ranking
@@ -48,6 +61,7 @@ class Evaluation:
     recall, precision   the precision-recall curve
     similar, dissimilar     (n_bits + 1,) pairs at each distance that do and do not share a label
     average_precision   (queries,) behind `map`, NaN without relevant items
+    standard_errors     of each of `numbers`, by its name
     """
 
     n_bits: int
@@ -68,6 +82,8 @@ class Evaluation:
     similar: Ints
     dissimilar: Ints
     average_precision: Floats
+    n_drawn_from: int
+    standard_errors: Mapping[str, float]
 
     @classmethod
     def of(
@@ -77,14 +93,21 @@ class Evaluation:
         cutoffs: Iterable[int] = CUTOFFS,
         radius: int = RADIUS,
         curve_length: int = CURVE_LENGTH,
+        n_drawn_from: int | None = None,
     ) -> Evaluation:
         """Compute everything from histograms; O(queries x bits), whatever the database."""
         ap = metrics.average_precision(histograms)
         at = tuple(cutoffs)
-        by_cutoff: dict[str, Any] = {
-            field: {k: mean_of_known(metric(histograms, k)) for k in at}
+        by_cutoff = {
+            field: {k: metric(histograms, k) for k in at}
             for field, (_, metric) in BY_CUTOFF.items()
         }
+        means: dict[str, Any] = {
+            field: {k: mean_of_known(values) for k, values in found.items()}
+            for field, found in by_cutoff.items()
+        }
+        within = metrics.precision_within(histograms, radius)
+        empty = 1.0 * (histograms.total[:, : radius + 1].sum(axis=1) == 0)
         similar = histograms.relevant.sum(axis=0)
         return cls(
             n_bits=histograms.total.shape[1] - 1,
@@ -92,27 +115,28 @@ class Evaluation:
             n_database=int(histograms.total.sum(axis=1).max(initial=0)),
             n_without_relevant=int(np.isnan(ap).sum()),
             map=mean_of_known(ap),
-            **by_cutoff,
+            **means,
             radius=radius,
-            precision_within=mean_of_known(metrics.precision_within(histograms, radius)),
-            empty_within=mean_of_known(1.0 * (metrics.found_within(histograms, radius) == 0)),
-            precision_curve=precision_curve(histograms, curve_length),
+            precision_within=mean_of_known(within),
+            empty_within=mean_of_known(empty),
+            precision_curve=metrics.precision_curve(histograms, curve_length),
             recall=RECALL_GRID,
-            precision=precision_recall_curve(histograms),
+            precision=metrics.precision_recall_curve(histograms),
             similar=similar,
             dissimilar=histograms.total.sum(axis=0) - similar,
             average_precision=ap,
+            n_drawn_from=len(histograms) if n_drawn_from is None else n_drawn_from,
+            standard_errors={
+                name: standard_error(values)
+                for name, values in _by_name(ap, by_cutoff, radius, within, empty).items()
+            },
         )
 
     @property
     def numbers(self) -> dict[str, float]:
         """The metrics that are one number, by name, in the order of a table."""
-        named = {"MAP": self.map}
-        for field, (name, _) in BY_CUTOFF.items():
-            named |= {f"{name}@{k}": value for k, value in getattr(self, field).items()}
-        named[f"precision, radius {self.radius}"] = self.precision_within
-        named[f"empty, radius {self.radius}"] = self.empty_within
-        return named
+        by_cutoff = {field: getattr(self, field) for field in BY_CUTOFF}
+        return _by_name(self.map, by_cutoff, self.radius, self.precision_within, self.empty_within)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and lists, which JSON takes; NaN becomes None."""
@@ -147,35 +171,51 @@ class Protocols:
 
     def to_dict(self) -> dict[str, Any]:
         """Both as plain numbers and lists."""
-        encoded = None if self.encoded is None else self.encoded.to_dict()
-        return {"learned": self.learned.to_dict(), "encoded": encoded}
+        known = {name: found.to_dict() for name, found in self.known.items()}
+        return {"learned": None, "encoded": None} | known
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Protocols:
         """Take back what `to_dict` gave."""
-        encoded = values["encoded"]
-        return cls(
-            Evaluation.from_dict(values["learned"]),
-            None if encoded is None else Evaluation.from_dict(encoded),
-        )
+        learned, encoded = values["learned"], values["encoded"]
+        return cls(Evaluation.from_dict(learned), encoded and Evaluation.from_dict(encoded))
 
     def __repr__(self) -> str:
         return _table(self.known)
 
 
+Value = TypeVar("Value")
+
+
+def _by_name(
+    whole: Value,
+    by_cutoff: Mapping[str, Mapping[int, Value]],
+    radius: int,
+    within: Value,
+    empty: Value,
+) -> dict[str, Value]:
+    """Metrics by the names that tables give them, in the order of a table."""
+    named = {"MAP": whole}
+    for field, (name, _) in BY_CUTOFF.items():
+        named |= {f"{name}@{k}": value for k, value in by_cutoff[field].items()}
+    return named | {f"precision, radius {radius}": within, f"empty, radius {radius}": empty}
+
+
 def _table(evaluations: Mapping[str, Evaluation]) -> str:
     """Names of metrics in the first column, one column for each evaluation."""
-    some = next(iter(evaluations.values()))
-    sizes = " / ".join(str(e.n_database) for e in evaluations.values())
-    lines = [f"{some.n_bits} bits, {some.n_queries} queries, {sizes} items in the database"]
+    found, nan = list(evaluations.values()), float("nan")
+    some = found[0]
+    sizes = " / ".join(str(e.n_database) for e in found)
+    of = f" of {some.n_drawn_from}" if some.n_drawn_from > some.n_queries else ""
+    lines = [f"{some.n_bits} bits, {some.n_queries}{of} queries, {sizes} items in the database"]
     if some.n_without_relevant:
         lines.append(f"{some.n_without_relevant} queries without a relevant item")
     if any(evaluations):
-        lines.append(" " * 20 + "".join(f"{name:>10}" for name in evaluations))
-    columns = [evaluation.numbers for evaluation in evaluations.values()]
-    for name in columns[0]:
-        values = "".join(f"{column.get(name, float('nan')):10.4f}" for column in columns)
-        lines.append(f"{name:20}{values}")
+        lines.append((" " * 20 + "".join(f"{name:>10}{'':9}" for name in evaluations)).rstrip())
+    for name in some.numbers:
+        pairs = [(e.numbers.get(name, nan), e.standard_errors.get(name, nan)) for e in found]
+        lines.append(f"{name:20}" + "".join(f"{mean:10.4f} ± {error:.4f}" for mean, error in pairs))
+    lines.append("mean over queries ± its standard error")
     return "\n".join(lines)
 
 
@@ -183,11 +223,11 @@ _COUNTS = ("similar", "dissimilar")
 
 
 def _restored(name: str, value: Any) -> Any:
-    """A number, a mapping from cutoffs, or an array; None was NaN."""
+    """A number, a mapping from cutoffs or names, or an array; None was NaN."""
     if isinstance(value, list):
         return np.array(value, np.int64 if name in _COUNTS else np.float64)
     if isinstance(value, Mapping):
-        return {int(k): _restored(name, item) for k, item in value.items()}
+        return {int(k) if k.isdigit() else k: _restored(name, item) for k, item in value.items()}
     return float("nan") if value is None else value
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.retrieval.codes import check_packed, check_widths, columns, distances, words
-from sadih_dask.types import Array, Bytes, Floats, Ints
+from sadih_dask.types import Array, Bytes, Ints
 
 BLOCK_PAIRS = 2**22
 """Query-item pairs looked at together in NumPy."""
@@ -143,26 +143,18 @@ def _count_in_numpy(
     bins = 8 * queries.shape[1] + 1
     relevant = np.zeros((len(queries), bins), np.int64)
     total = np.zeros_like(relevant)
+    classes = max(groups.n_classes for groups, _ in (query_groups, database_groups))
+    asked, held = (g.widen(classes).matrix for g, _ in (query_groups, database_groups))
     rows = max(1, BLOCK_PAIRS // max(len(database), 1))
     for start in range(0, len(queries), rows):
         part = slice(start, start + rows)
         distance = distances(queries[part], database)
-        shares = _share_labels(query_groups, part, database_groups)
+        present, local = np.unique(query_groups[1][part], return_inverse=True)
+        common = (asked[present] @ held.T).toarray() > 0  # label sets that share a label
+        shares = common[local.reshape(-1)][:, database_groups[1]].astype(np.float64)
         total[part] = _bin(distance, weights, bins)
         relevant[part] = _bin(distance, shares if weights is None else shares * weights, bins)
     return Histograms(relevant, total)
-
-
-def _share_labels(
-    query_groups: tuple[LabelGroups, Ints], part: slice, database_groups: tuple[LabelGroups, Ints]
-) -> Floats:
-    """1.0 where a query of this part and a database row share a label, (q, n)."""
-    (query_sets, query_ids), (database_sets, database_ids) = query_groups, database_groups
-    present, local = np.unique(query_ids[part], return_inverse=True)
-    classes = max(query_sets.n_classes, database_sets.n_classes)
-    query_table = query_sets.widen(classes).matrix[present]
-    common = (query_table @ database_sets.widen(classes).matrix.T).toarray() > 0
-    return common[local.reshape(-1)][:, database_ids].astype(np.float64)
 
 
 def _bin(distance: Ints, weights: Array | None, bins: int) -> Ints:

@@ -56,6 +56,10 @@ class Ties:
         """How many places of each tie are among the first ``k``."""
         return self.t if k is None else np.clip(k - self.T, 0, self.t)
 
+    def hits(self, k: int) -> Floats:
+        """Expected number of each query's relevant items among its first ``k``."""
+        return (self.density * self.taken(k)).sum(axis=1)
+
     @property
     def relevant(self) -> Floats:
         """Relevant items of each query in the whole database."""
@@ -88,9 +92,9 @@ def average_precision(histograms: Histograms, k: int | None = None) -> Floats:
     return _ratio(gained, best)
 
 
-def mean_average_precision(histograms: Histograms, k: int | None = None) -> float:
+def mean_average_precision(histograms: Histograms) -> float:
     """Mean of :func:`average_precision` over the queries that have a relevant item."""
-    return mean_of_known(average_precision(histograms, k))
+    return mean_of_known(average_precision(histograms))
 
 
 def precision_at(histograms: Histograms, k: int) -> Floats:
@@ -99,13 +103,13 @@ def precision_at(histograms: Histograms, k: int) -> Floats:
     The first m places of a tie hold m r/t relevant items on average.
     """
     ties = Ties.of(histograms)
-    return np.asarray(expected_hits(ties, k) / np.maximum(np.minimum(k, ties.items), 1))
+    return np.asarray(ties.hits(k) / np.maximum(np.minimum(k, ties.items), 1))
 
 
 def recall_at(histograms: Histograms, k: int) -> Floats:
     """Expected share of each query's relevant items that is among its first ``k``."""
     ties = Ties.of(histograms)
-    return _ratio(expected_hits(ties, k), ties.relevant)
+    return _ratio(ties.hits(k), ties.relevant)
 
 
 def ndcg_at(histograms: Histograms, k: int) -> Floats:
@@ -128,27 +132,22 @@ def precision_within(histograms: Histograms, radius: int) -> Floats:
     """Precision of all items within a Hamming radius; no ties are cut, so nothing is random.
 
     A query with nothing within the radius has precision 0, as is usual for look-ups in a hash
-    table: a code length that leaves buckets empty is not rewarded for it. :func:`found_within`
-    tells these queries apart.
+    table: a code length that leaves buckets empty is not rewarded for it.
     """
     hits = histograms.relevant[:, : radius + 1].sum(axis=1)
     return np.asarray(hits / np.maximum(histograms.total[:, : radius + 1].sum(axis=1), 1))
-
-
-def found_within(histograms: Histograms, radius: int) -> Floats:
-    """Number of items within a Hamming radius of each query."""
-    return histograms.total[:, : radius + 1].sum(axis=1).astype(np.float64)
-
-
-def expected_hits(ties: Ties, k: float) -> Floats:
-    """Expected number of relevant items among the first ``k``."""
-    return (ties.density * ties.taken(k)).sum(axis=1)
 
 
 def mean_of_known(values: Floats) -> float:
     """Mean over the queries that have a value, NaN if none has."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")
+
+
+def standard_error(values: Floats) -> float:
+    """Standard error of `mean_of_known`, the queries being drawn at random; NaN below two."""
+    known = values[np.isfinite(values)]
+    return float(known.std(ddof=1) / len(known) ** 0.5) if len(known) > 1 else float("nan")
 
 
 def _ratio(values: Floats, whole: Floats) -> Floats:

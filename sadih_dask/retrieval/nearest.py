@@ -47,7 +47,9 @@ class Neighbours:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        return f"<Neighbours of {len(self)} queries, {self.k} each{_span(self.distances)}>"
+        d = self.distances
+        span = f", distances {d.min()} to {d.max()}" if d.size else ""
+        return f"<Neighbours of {len(self)} queries, {self.k} each{span}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,16 +172,6 @@ def rows_of(keys: Ints) -> Ints:
 def distances_of(keys: Ints) -> Ints:
     """Distances in keys."""
     return keys >> ROW_BITS
-
-
-def check_k(k: int) -> None:
-    """Refuse a number of neighbours that means nothing."""
-    if k < 1:
-        raise InputError(f"k is {k}; ask for at least one neighbour")
-
-
-def _span(distances: Array) -> str:
-    return f", distances {distances.min()} to {distances.max()}" if distances.size else ""
 
 
 def asymmetric_order(projections: Array, candidates: Ints, codes: Bytes, lookup: Ints) -> Ints:

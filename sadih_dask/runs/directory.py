@@ -3,7 +3,8 @@
 ::
 
     DIRECTORY/
-      latest            -> runs/<id> of the last complete run; behind a URL, a file with the id
+      latest            -> runs/<id> of the last complete run; behind a URL, a file that begins
+                        with the id
       runs/<id>/        manifest.json, record.json, log.txt, and links to what the run consists of
       artefacts/<stage>-<key>/   what a stage made, and done.json, written last
       checked.json      the last call that did nothing, and why
@@ -13,6 +14,11 @@ Artefacts are named by a hash of everything that decides them. So a stage is cur
 artefact is there and done, work that a killed run has finished is found again by the next, and two
 runs that agree in a stage share it. A run only points at artefacts, and becomes visible in one
 step, when `latest` is moved.
+
+Two runs at once are told to wait (`locked`), but nothing rests on that: one may sleep for longer
+than anybody waits. `latest` is moved on condition that it, and all that old runs left, is as it was
+when the run began. Behind a URL, where a removal cannot be waited for, `latest` names what is being
+removed before it goes; those names are not used again before they are gone.
 
 A run's manifest names its artefacts, every folder that it has begun, and its parent: the run that
 was the latest when it began. What is older than what follows from parents and from the numbers in
@@ -28,17 +34,18 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sadih_dask.errors import ConflictError, FormatError, IntegrityError, RunBusyError, SadihError
+from sadih_dask.files import conditional
 from sadih_dask.files.checksum import canonical_json, crc32c
 from sadih_dask.files.file import OBJECT_BYTES
 from sadih_dask.files.filesystem import Files, LocalFiles, connect
-from sadih_dask.files.lease import WriterLock, read_holder
+from sadih_dask.files.lease import WriterLock, is_held
 from sadih_dask.jobs import verify
 from sadih_dask.stores.root import load_json
 
@@ -174,13 +181,36 @@ class Artefact:
                     yield f"{self.url(part)} is damaged; delete {self.folder}/{DONE} and {_AGAIN}"
 
 
+@dataclass(frozen=True)
+class Latest:
+    """Which run is the latest, as it was seen: whoever moves it must have seen what is there.
+
+    generation  grows with every move and every removal
+    removing    folders whose removal has begun, and may go on at any moment
+    """
+
+    run: str | None
+    generation: int = 0
+    removing: frozenset[str] = frozenset()
+    version: conditional.Version | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, version: conditional.Version | None) -> Latest:
+        """Take one from a file: a line each for the run, the generation and every folder."""
+        run, generation, *removing = [*(version.data if version else b"").decode().split("\n"), ""]
+        return cls(run or None, int(generation or 0), frozenset(filter(None, removing)), version)
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        return "\n".join((self.run or "", str(self.generation), *sorted(self.removing))).encode()
+
+
 class RunDirectory:
     """Runs and what they have made, in a local folder or behind a URL."""
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
         self.files = connect(url)
         self.url = self.files.url
-        self._lock: WriterLock | None = None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -189,17 +219,14 @@ class RunDirectory:
             lock = WriterLock(self.files).acquire()
         except ConflictError as error:
             raise RunBusyError(f"another run is at work: {error}. This one did nothing") from error
-        self._lock = lock
         try:
             yield
         finally:
-            self._lock = None
             lock.release()
 
     def is_held(self) -> bool:
         """Whether a run is at work here, as far as that can be seen from this host."""
-        holder = read_holder(self.files)
-        return holder is not None and not holder.is_gone()
+        return is_held(self.files)
 
     def artefact(self, stage: str, key: str) -> Artefact:
         """The artefact of a stage, finished or not."""
@@ -219,10 +246,13 @@ class RunDirectory:
 
     def begin_run(self) -> str:
         """Make the folder of a new run; its id says when, and as a number which comes first."""
-        moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        run = f"{moment}-{max(map(_number, self.runs()), default=0) + 1}"
-        self.write_manifest(run, {"id": run, "complete": False, "parent": self.latest()})
-        return run
+        number = max(map(_number, self.runs()), default=0)
+        while True:
+            number += 1
+            run = f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-{number}"
+            first = {"stages": {}, "id": run, "complete": False, "parent": self.latest()}
+            if self.files.create(f"{RUNS}/{run}/{MANIFEST}", [_checked_json(first)]):
+                return run
 
     def write_manifest(self, run: str, manifest: Mapping[str, Any]) -> None:
         """Write which artefacts a run consists of, which it has begun, and what it follows."""
@@ -272,39 +302,62 @@ class RunDirectory:
 
     def latest(self) -> str | None:
         """The id of the last complete run, if there is one."""
-        if isinstance(self.files, LocalFiles):
-            link = Path(self.files.path(LATEST))
-            if link.exists() and not link.is_symlink():
-                raise FormatError(
-                    f"{link} is not a link to a run: the directory was copied without links. Copy "
-                    "it with them (cp -a), or remove this and choose a run with: sadih rollback"
-                )
+        return self.seen().run
+
+    def seen(self) -> Latest:
+        """What `latest` is now, as one needs it to move it later."""
+        if not isinstance(self.files, LocalFiles):
             try:
-                return link.readlink().name
-            except FileNotFoundError:
-                return None
-        try:
-            return self.files.read(LATEST, 256).decode()
-        except FileNotFoundError:
-            return None
-
-    def move_latest(self, run: str, since: str | None) -> None:
-        """Move `latest` from the run ``since`` in one step; ConflictError if it is elsewhere."""
-        self._check_lock()
-        if (found := self.latest()) != since:
-            raise ConflictError(
-                f"{self.url}: latest is {found}, and was {since} when this began. Begin again"
+                return Latest.of(conditional.read(self.files, LATEST, _LIMIT))
+            except ValueError as error:
+                raise IntegrityError(f"{self.url}/{LATEST} is damaged: {error}") from error
+        link = Path(self.files.path(LATEST))
+        if link.exists() and not link.is_symlink():
+            raise FormatError(
+                f"{link} is not a link to a run: the directory was copied without links. Copy "
+                "it with them (cp -a), or remove this and choose a run with: sadih rollback"
             )
-        if isinstance(self.files, LocalFiles):
-            _replace_link(Path(self.files.path(LATEST)), Path(RUNS, run))
-            self.files.sync("")
-        else:
-            self.files.write(LATEST, [run.encode()])
+        try:
+            return Latest(link.readlink().name)
+        except FileNotFoundError:
+            return Latest(None)
 
-    def _check_lock(self) -> None:
-        """Raise ConflictError if another run has taken the lock over."""
-        if self._lock is not None:
-            self._lock.check()
+    def move_latest(self, run: str, since: Latest) -> None:
+        """Move `latest` in one step; ConflictError if anybody has moved it or removed something."""
+        with self._waiting_for_others():
+            now = self.check_unmoved(since)
+            if not self._replace(now, run, now.removing):
+                self.check_unmoved(since)
+                raise ConflictError(f"{self.url}: latest is being moved by others. Begin again")
+
+    def check_unmoved(self, since: Latest) -> Latest:
+        """Return what `latest` is now; ConflictError if another run has come between."""
+        now = self.seen()
+        if now.run != since.run:
+            raise ConflictError(
+                f"{self.url}: latest is {now.run}, and was {since.run} when this began. Begin again"
+            )
+        if now.generation != since.generation:
+            raise ConflictError(
+                f"{self.url}: another run has removed old runs since this began. Begin again"
+            )
+        return now
+
+    def _replace(self, now: Latest, run: str | None, removing: Iterable[str]) -> bool:
+        """Replace `latest` if it is still as it is now; say whether that was done."""
+        if isinstance(self.files, LocalFiles):  # nobody else can: see below
+            if run is not None and run != now.run:
+                _replace_link(Path(self.files.path(LATEST)), Path(RUNS, run))
+                self.files.sync("")
+            return True
+        new = Latest(run, now.generation + 1, frozenset(removing))
+        return conditional.replace(self.files, LATEST, new.to_bytes(), now.version)
+
+    def _waiting_for_others(self) -> contextlib.AbstractContextManager[object]:
+        """On a file system, until they have moved `latest` or removed what they wanted to."""
+        if isinstance(self.files, LocalFiles):
+            return conditional.exclusive(Path(self.files.path(f".{LATEST}.swap")))
+        return contextlib.nullcontext()
 
     def lineage(self, run: str | None) -> list[str]:
         """A run and those it came after, as far as they are kept: each is the next one's child."""
@@ -320,11 +373,14 @@ class RunDirectory:
         What only the former latest came after is remembered as rejected. A run that is not
         complete, or of which something is gone, is refused.
         """
-        before = self.latest()
+        seen = self.seen()
+        before = seen.run
         chosen = run or self._complete_before(before)
         manifest = self.manifest(chosen)
         if not manifest["complete"]:
             raise FormatError(f"run {chosen} of {self.url} is not complete; choose another")
+        if f"{RUNS}/{chosen}" in seen.removing:
+            raise FormatError(f"run {chosen} of {self.url} is being removed; choose another")
         for stage, key in manifest["stages"].items():
             for problem in self.artefact(stage, key).missing():
                 raise IntegrityError(f"run {chosen} cannot become the latest: {problem}")
@@ -333,7 +389,7 @@ class RunDirectory:
         rejected = [*self.rejected(), *(one["stages"] for one in undone if one["complete"])]
         rejected = [stages for stages in rejected if stages != manifest["stages"]]
         _write_checked(self.files, REJECTED, {"stages": rejected})
-        self.move_latest(chosen, since=before)
+        self.move_latest(chosen, since=seen)
         return before, chosen
 
     def _complete_before(self, latest: str | None) -> str:
@@ -356,11 +412,15 @@ class RunDirectory:
 
         So many complete runs stay: first those that the latest came after, then the newest others.
         Of runs that are not complete the last so many leave their records and logs. Only folders
-        that a manifest names are removed.
+        that a manifest names are removed, and nothing if `latest` is moved before it begins.
         """
+        with self._waiting_for_others():
+            return self._prune(keep, current, self.seen())
+
+    def _prune(self, keep: int, current: str, seen: Latest) -> list[str]:
         manifests = {run: self.manifest_or_nothing(run) for run in self.runs()}
         complete = [run for run in reversed(manifests) if manifests[run].get("complete")]
-        latest = self.latest()
+        latest = seen.run
         line = [run for run in self.lineage(latest) if run in complete]
         ordered = [*line, *(run for run in complete if run not in line)]
         kept = {*ordered[:keep], current} | ({latest} if latest else set())
@@ -370,24 +430,37 @@ class RunDirectory:
         if not all(manifests.get(run) for run in kept):
             logger.warning("a run that is kept has no readable manifest: nothing is removed")
             return []
-        self._check_lock()
+        used = {name for run in kept for name in _named_in(manifests[run])}
+        named = {name for manifest in manifests.values() for name in _named_in(manifest)}
+        artefacts = [f"{ARTEFACTS}/{name}" for name in sorted(named - used)]
+        doomed = {*artefacts, *(f"{RUNS}/{run}" for run in removed)}
+        if not doomed:
+            return []
+        if not self._replace(seen, latest, seen.removing | doomed):
+            logger.warning("another run has moved latest meanwhile: nothing is removed")
+            return []
         for run in removed:
             if manifests[run].get("complete"):  # nobody goes back to what is being removed
                 self.write_manifest(run, {**manifests[run], "complete": False})
-        used = {name for run in kept for name in _named_in(manifests[run])}
-        named = {name for manifest in manifests.values() for name in _named_in(manifest)}
-        for name in sorted(named - used):
+        for folder in artefacts:
             # Not done any more before anything else goes: a kill half-way leaves no trap.
-            self._delete(f"{ARTEFACTS}/{name}/{DONE}")
-            self._delete(f"{ARTEFACTS}/{name}")
+            self.files.delete(f"{folder}/{DONE}")
+            self.files.delete(folder)
         for run in removed:
-            self._delete(f"{RUNS}/{run}")
+            self.files.delete(f"{RUNS}/{run}")
+        self._have_removed(doomed - seen.removing)
         return removed
 
-    def _delete(self, key: str) -> None:
-        """Remove something, unless another run has begun: what it finds it may refer to."""
-        self._check_lock()
-        self.files.delete(key)
+    def _have_removed(self, doomed: Iterable[str]) -> None:
+        """Set names free again; those that another run was removing before may still go.
+
+        What has begun meanwhile goes on, so the generation stays.
+        """
+        while not isinstance(self.files, LocalFiles):
+            now = self.seen()
+            left = replace(now, removing=now.removing.difference(doomed))
+            if conditional.replace(self.files, LATEST, left.to_bytes(), now.version):
+                return
 
     # -- verifying --------------------------------------------------------------------------------
 
@@ -458,8 +531,12 @@ def _replace_link(link: Path, target: Path) -> None:
 
 def _write_checked(files: Files, key: str, record: Mapping[str, Any]) -> None:
     """JSON that says its own checksum: a flipped bit is noticed."""
+    files.write(key, [_checked_json(record)])
+
+
+def _checked_json(record: Mapping[str, Any]) -> bytes:
     text = {**record, "crc32c": crc32c(canonical_json(record))}
-    files.write(key, [json.dumps(text, indent=1, sort_keys=False, allow_nan=False).encode()])
+    return json.dumps(text, indent=1, sort_keys=False, allow_nan=False).encode()
 
 
 def _read_checked(files: Files, key: str) -> dict[str, Any]:

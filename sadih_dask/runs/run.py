@@ -11,12 +11,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sadih_dask.errors import ConfigError, SadihError
 from sadih_dask.files.redaction import redact_values
-from sadih_dask.runs.directory import Artefact, RunDirectory
+from sadih_dask.runs.directory import Artefact, RunDirectory, key_of
 from sadih_dask.runs.record import Record, RunLog, StageRecord, mean_average_precision
 from sadih_dask.runs.settings import Gate, Settings
 from sadih_dask.runs.stages import STAGES, Context, Display, Stage
@@ -99,7 +99,8 @@ class _Work:
 
     def __post_init__(self) -> None:
         self.context = Context(self.pipeline.settings, self.directory, self.pipeline.display)
-        self.record.previous = self.directory.latest()
+        self.seen = self.directory.seen()
+        self.record.previous = self.seen.run
         self.keys: dict[str, str] = {}
         self.begun: list[str] = []
         self.concluded = False
@@ -108,8 +109,8 @@ class _Work:
         told = self.pipeline.told
         wanted = list(self._able())
         for number, stage in enumerate(wanted, 1):
-            key = stage.key(self.context)
-            artefact = self.directory.artefact(stage.name, key)
+            artefact = self._artefact(stage)
+            key = artefact.key
             self.context.artefacts[stage.name], self.keys[stage.name] = artefact, key
             if stage.name == "ingest":
                 self._remark(self.context.plan.remarks)
@@ -124,6 +125,7 @@ class _Work:
             self.context.outputs[stage.name] = made.outputs
             self._remark(made.remarks)
             key = self._renew_key(stage, artefact)
+            self.directory.check_unmoved(self.seen)  # or else some of it may be gone
             self.context.artefacts[stage.name].finish(made.outputs, made.facts)
             seconds = time.perf_counter() - began
             self._note(StageRecord(stage.name, "done", "", key, seconds, made.facts))
@@ -142,6 +144,13 @@ class _Work:
             else:
                 yield stage
 
+    def _artefact(self, stage: Stage) -> Artefact:
+        """Of this stage and what decides it, under a name that nobody is about to remove."""
+        artefact = self.directory.artefact(stage.name, stage.key(self.context))
+        while artefact.folder in self.seen.removing:
+            artefact = replace(artefact, key=key_of(artefact.key), digests={})
+        return artefact
+
     def _begin_artefact(self, artefact: Artefact) -> Artefact:
         """Make its folder, which the manifest names before it is there."""
         self.begun.append(artefact.name)
@@ -150,11 +159,10 @@ class _Work:
 
     def _renew_key(self, stage: Stage, artefact: Artefact) -> str:
         """The key of a stage once it is done: that of ingestion is known only then."""
-        key = stage.key(self.context)
-        if key != artefact.key:
-            artefact = self._begin_artefact(self.directory.artefact(stage.name, key))
-        self.context.artefacts[stage.name], self.keys[stage.name] = artefact, key
-        return key
+        if (now := self._artefact(stage)) != artefact:
+            artefact = self._begin_artefact(now)
+        self.context.artefacts[stage.name], self.keys[stage.name] = artefact, artefact.key
+        return artefact.key
 
     def _remark(self, remarks: tuple[str, ...]) -> None:
         for remark in remarks:
@@ -221,7 +229,7 @@ class _Work:
         record.outcome = "refused" if reasons or rejected else "complete"
         self._write()
         if record.outcome == "complete":
-            self.directory.move_latest(str(record.id), since=record.previous)
+            self.directory.move_latest(str(record.id), since=self.seen)
         self.concluded = True
         for run in self.directory.prune(self.pipeline.settings.run.keep, str(record.id)):
             logger.info("removed the old run %s", run)
@@ -232,8 +240,13 @@ class _Work:
         rows = outputs["ingest"]
         record.rows, record.queries = rows["n_rows"], rows["n_queries"]
         if "evaluate" in outputs:
-            lengths = outputs["evaluate"]["metrics"]
-            record.metrics = {"n_bits": outputs["fit"]["n_bits"], "lengths": lengths}
+            found = outputs["evaluate"]
+            record.metrics = {
+                "n_bits": outputs["fit"]["n_bits"],
+                "n_queries": found["n_queries"],
+                "lengths": found["metrics"],
+                "standard_errors": found["standard_errors"],
+            }
         record.fingerprints = {
             "database": rows["database"],
             "queries": rows["queries"],

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from sadih_dask.cluster.settings import ClusterSettings, Count, Section
-from sadih_dask.model.parameters import PARAMETERS, Parameter
+from sadih_dask.model.parameters import MAX_QUERIES, PARAMETERS, Parameter
 
 _Section = TypeVar("_Section", bound=Section)
 
@@ -221,6 +221,10 @@ class Evaluation(Section):
     bits: Annotated[
         Counts, Field(description="further code lengths, solved from the statistics")
     ] = ()
+    max_queries: Annotated[
+        int,
+        Field(ge=0, strict=True, description="of more queries so many are looked up; 0: all"),
+    ] = MAX_QUERIES
 
 
 class Export(Section):

@@ -38,7 +38,7 @@ from sadih_dask.jobs.fit import Fitted, fit, reusable
 from sadih_dask.jobs.ingest import Clouds, Digits, Plan, Source, SourceFiles, Stores
 from sadih_dask.jobs.tune import tune
 from sadih_dask.model.estimator import SADIH
-from sadih_dask.report.retrieval import Length
+from sadih_dask.report.page import Length
 from sadih_dask.runs.directory import SCAN, Artefact, RunDirectory, key_of
 from sadih_dask.runs.settings import DigitsSource, Files, Search, Settings, SyntheticSource
 from sadih_dask.sources import read_class_names
@@ -51,7 +51,7 @@ DATABASE, QUERIES = "database.zarr", "queries.zarr"
 
 Outputs = dict[str, Any]
 Display = Callable[..., Any]
-"""Asked for a display of progress, such as `cli.progress.Bar`, by a title, `unit` and `goes_on`."""
+"""Asked for a display of progress, such as `cli.output.Bar`, by a title, and `goes_on`."""
 
 
 @dataclass(eq=False)
@@ -232,8 +232,8 @@ class Ingest(Stage):
         """Bring the stores up to date."""
         del artefact
         plan = context.plan
-        with context.display(self.title, goes_on=True) as bar:
-            rows = context.source.ingest(context.stores, plan, bar)
+        with context.display(self.title, goes_on=True):
+            rows = context.source.ingest(context.stores, plan)
         context.look_again()
         facts = {"rows": rows.n_new, "rows_kept": rows.n_kept, **rows.facts, "bytes": plan.n_bytes}
         return Made(self._found(context), facts)
@@ -285,17 +285,16 @@ class Fit(Stage):
         """Learn from rows that no earlier model has learned from, and solve."""
         said, store = context.settings.model, context.database
         target, scan = artefact.url(MODEL), artefact.url(SCAN)
-        if said.search is not None:
-            fitted = self._search(context, said.search, artefact)
-        else:
-            with context.display(self.title, goes_on=True) as bar:
+        with context.display(self.title, goes_on=True):
+            if said.search is not None:
+                fitted = self._search(context, said.search, artefact)
+            else:
                 fitted = fit(
                     store,
                     target,
                     said.parameters,
                     candidates=self._earlier(context),
                     overwrite=True,  # a run that was killed has left it
-                    progress=bar.over,
                     checkpoint=scan,
                 )
         model, n_read = fitted.model, fitted.n_rows_read
@@ -317,10 +316,6 @@ class Fit(Stage):
 
     def _search(self, context: Context, said: Search, artefact: Artefact) -> Fitted:
         """Choose parameters by cross-validation; all results stay beside the model."""
-
-        def bars(title: str, unit: str, n_units: int) -> Any:
-            return context.display(title, unit=unit, goes_on=unit == "rows").over(n_units)
-
         with artefact.local_folder() as folder:
             return tune(
                 context.database,
@@ -332,7 +327,6 @@ class Fit(Stage):
                 said.queries,
                 results=folder / TUNING,
                 overwrite=True,
-                progress=bars,
                 checkpoint=artefact.url(SCAN),
             ).fitted
 
@@ -369,11 +363,11 @@ class Encode(Stage):
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Hash the blocks that have no codes yet."""
         store, job = context.database, (context.model, context.database, artefact.url(CODES))
-        with context.display(self.title) as bar:
+        with context.display(self.title):
             try:
-                done = encode(*job, progress=bar.over)
+                done = encode(*job)
             except ConflictError:  # begun under another plan: the directory was moved since
-                done = encode(*job, overwrite=True, progress=bar.over)
+                done = encode(*job, overwrite=True)
         outputs = {"fingerprint": done.codes.fingerprint(), "n_rows": done.codes.n_rows}
         n_bytes = done.n_rows_encoded * store.row_bytes
         kept = store.n_rows - done.n_rows_encoded
@@ -396,26 +390,33 @@ class Evaluate(Stage):
         return settings.has_queries
 
     def decides(self, context: Context) -> Any:
-        """The model, the rows on both sides, and the code lengths."""
-        outputs, bits = context.outputs, context.settings.evaluation.bits
+        """The model, the rows on both sides, the code lengths and how many are looked up."""
+        outputs, asked = context.outputs, context.settings.evaluation
         rows = [outputs["ingest"]["database"], outputs["ingest"]["queries"]]
         # Codes of further lengths follow from all parameters, not from this model's own codes.
-        return [rows, context.artefacts["fit"].key, outputs["fit"]["fingerprint"], list(bits)]
+        model = [context.artefacts["fit"].key, outputs["fit"]["fingerprint"]]
+        return [rows, *model, list(asked.bits), asked.max_queries]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Look the queries up under both protocols."""
         model, rows = context.model, context.collection
-        with context.display(self.title) as bar:
-            lengths = measure(model, rows, context.settings.evaluation.bits, bar.over)
+        asked = context.settings.evaluation
+        with context.display(self.title):
+            lengths = measure(model, rows, asked.bits, asked.max_queries)
         with artefact.local_folder() as folder:
             write_metrics(folder, model, rows, lengths)
-        metrics = {
-            str(length.n_bits): {
-                name: _known(found.numbers) for name, found in length.known.items()
+        metrics, errors = (
+            {
+                str(length.n_bits): {
+                    name: _known(getattr(found, numbers)) for name, found in length.known.items()
+                }
+                for length in lengths
             }
-            for length in lengths
-        }
-        return Made({"metrics": metrics}, {"rows": rows.queries.n_rows}, self._odd(rows, lengths))
+            for numbers in ("numbers", "standard_errors")
+        )
+        n_queries = lengths[0].protocols.learned.n_queries
+        outputs = {"metrics": metrics, "standard_errors": errors, "n_queries": n_queries}
+        return Made(outputs, {"rows": n_queries}, self._odd(rows, lengths))
 
     @staticmethod
     def _odd(rows: Collection, lengths: Sequence[Length]) -> tuple[str, ...]:
@@ -497,7 +498,7 @@ class Report(Stage):
         """Draw, and write the page."""
         lengths = lengths_of(json.loads(context.artefacts["evaluate"].read(METRICS)))
         title = context.settings.report.title or "Retrieval quality"
-        with artefact.local_folder() as folder, context.display(self.title) as bar:
+        with artefact.local_folder() as folder, context.display(self.title):
             write_page(
                 folder,
                 context.model,
@@ -505,7 +506,6 @@ class Report(Stage):
                 lengths,
                 title=title,
                 began=context.began,
-                progress=bar.over,
             )
         return Made({}, {"finished": datetime.now(UTC).isoformat(timespec="seconds")})
 

@@ -19,19 +19,16 @@ from numpy import ascontiguousarray, moveaxis
 from scipy import sparse
 
 from sadih_dask.errors import FormatError
-from sadih_dask.files.filesystem import head, is_url, open_binary, status
+from sadih_dask.files.filesystem import head, is_url, open_binary
 from sadih_dask.sources.contract import (
-    MAX_DEFLATE_RATIO,
     Block,
-    OpenOptions,
+    Lazy,
     Origin,
     RowSource,
     check_memory,
     check_rows,
-    check_size,
     native_dtype,
 )
-from sadih_dask.sources.streams import ByteCursor, Lazy
 
 
 @dataclass(frozen=True)
@@ -65,11 +62,6 @@ class Layout:
     def rows_first(self) -> tuple[int, ...]:
         """Return the shape as it is read: rows first."""
         return (self.n_rows, *self.row_shape) if self.shape else ()
-
-    @property
-    def width(self) -> int:
-        """Count the numbers in a row."""
-        return math.prod(self.row_shape)
 
     @property
     def contiguous(self) -> bool:
@@ -110,69 +102,70 @@ def open_gzip(path: str) -> IO[bytes]:
 
 
 def array_source(
-    path: str, layout: Layout, stored: np.dtype[Any], offset: int, options: OpenOptions
+    origin: Origin,
+    layout: Layout,
+    stored: np.dtype[Any],
+    offset: int,
+    memory_limit: int,
+    open_stream: Callable[[], IO[bytes]] | None = None,
 ) -> RowSource:
-    """Describe the array that starts at ``offset``: read in place, or streamed from gzip."""
-    origin = Origin(path)
-    size, needed = status(path).size, math.prod(layout.shape) * stored.itemsize
-    if is_gzip(path):
-        check_size(origin, needed, size * MAX_DEFLATE_RATIO)
-        opener = partial(open_gzip, path)
-        return streamed_source(origin, layout, stored, offset, opener, options)
-    check_size(origin, needed, size - offset)
-    return plain_source(origin, layout, stored, offset)
+    """Describe the array that starts at ``offset`` of a file, or of a compressed stream.
+
+    The caller has checked that the file can be long enough. A stream whose rows are not contiguous
+    is loaded, if it fits into the memory limit.
+    """
+    dtype = native_dtype(origin, stored)
+    check_rows(origin, layout.rows_first, dtype)
+    form = (origin, layout.n_rows, layout.row_shape, dtype)
+    stream = None if open_stream is None else Lazy(open_stream)
+    source = ArraySource(*form, layout, stored, offset, stream)
+    if stream is None or layout.contiguous:
+        return source
+    # The bytes and the rearranged copy exist together for a moment
+    nbytes = 2 * math.prod(layout.shape) * stored.itemsize
+    remedy = "Save it uncompressed (np.save) or in row order, or raise the memory limit."
+    check_memory(origin, nbytes, memory_limit, remedy)
+    return LoadedSource(*form, Lazy(partial(source.read, 0, source.n_rows)))
 
 
 @dataclass(frozen=True)
-class PlainSource(RowSource):
-    """Numbers that lie uncompressed in a file from ``offset`` on.
+class ArraySource(RowSource):
+    """Numbers that lie in a file, or in a compressed stream, from ``offset`` on.
 
     Each read opens the file, seeks and reads. A memory map would count every page it touches as
-    memory of this process, and would end it with SIGBUS if the file shrank meanwhile.
+    memory of this process, and would end it with SIGBUS if the file shrank meanwhile. A stream
+    stays open: reading rows in order decompresses once, going back starts again.
     """
 
     layout: Layout
     stored: np.dtype[Any]
     offset: int
+    stream: Lazy[IO[bytes]] | None = field(repr=False, compare=False)
 
     def _read(self, start: int, stop: int) -> Block:
         n_rows = stop - start
         flat = np.empty(n_rows * self.width, self.stored)
-        with open_binary(self.origin.path) as stream:
+        opened = open_binary(self.origin.path) if self.stream is None else self.stream.held()
+        with opened as file:
             if self.layout.contiguous:
-                self._fill(stream, start * self.width, flat)
+                self._fill(file, start * self.width, flat)
             else:
                 for column in range(self.width):
                     run = flat[column * n_rows : (column + 1) * n_rows]
-                    self._fill(stream, column * self.n_rows + start, run)
+                    self._fill(file, column * self.n_rows + start, run)
+            if self.stream is not None and stop == self.n_rows:
+                # Looking behind the end makes the stream check its checksum
+                if file.read(1):
+                    raise EOFError("it holds more data than its header says")
+                self.stream.forget()
         return self.layout.arrange(flat, n_rows)
 
-    def _fill(self, stream: IO[bytes], first: int, out: Block) -> None:
-        stream.seek(self.offset + first * self.stored.itemsize)
-        # IO[bytes] has no readinto, and a plain file has
-        filled = stream.readinto(out.view(np.uint8))  # type: ignore[attr-defined]
+    def _fill(self, file: IO[bytes], first: int, out: Block) -> None:
+        file.seek(self.offset + first * self.stored.itemsize)
+        # IO[bytes] has no readinto, and every file here has
+        filled = file.readinto(out.view(np.uint8))  # type: ignore[attr-defined]
         if filled != out.nbytes:
             raise EOFError(f"it ends {out.nbytes - filled:,} bytes too early")
-
-
-@dataclass(frozen=True)
-class StreamedSource(RowSource):
-    """Numbers in a compressed stream, contiguous by row: one pass forwards, block by block.
-
-    Reading rows in order decompresses once; going back starts the decompression again.
-    """
-
-    layout: Layout
-    stored: np.dtype[Any]
-    offset: int
-    cursor: ByteCursor = field(repr=False, compare=False)
-
-    def _read(self, start: int, stop: int) -> Block:
-        row_bytes = self.width * self.stored.itemsize
-        data = self.cursor.read(self.offset + start * row_bytes, (stop - start) * row_bytes)
-        if stop == self.n_rows:
-            self.cursor.expect_end(self.offset + stop * row_bytes)
-        return self.layout.arrange(np.frombuffer(data, self.stored), stop - start)
 
 
 @dataclass(frozen=True)
@@ -190,46 +183,6 @@ class LoadedSource(RowSource):
         return np.asarray(rows.toarray()) if hasattr(rows, "toarray") else np.array(rows)
 
 
-def plain_source(origin: Origin, layout: Layout, stored: np.dtype[Any], offset: int) -> PlainSource:
-    """Describe an uncompressed array; the caller has checked that the file is long enough."""
-    dtype = native_dtype(origin, stored)
-    check_rows(origin, layout.rows_first, dtype)
-    return PlainSource(origin, layout.n_rows, layout.row_shape, dtype, layout, stored, offset)
-
-
-def streamed_source(
-    origin: Origin,
-    layout: Layout,
-    stored: np.dtype[Any],
-    offset: int,
-    open_stream: Callable[[], IO[bytes]],
-    options: OpenOptions,
-) -> RowSource:
-    """Describe a compressed array: streamed if rows are contiguous, otherwise loaded if it fits."""
-    dtype = native_dtype(origin, stored)
-    check_rows(origin, layout.rows_first, dtype)
-    if layout.contiguous:
-        shape = (layout.n_rows, layout.row_shape)
-        cursor = ByteCursor(open_stream)
-        return StreamedSource(origin, *shape, dtype, layout, stored, offset, cursor)
-    # The bytes and the rearranged copy exist together for a moment
-    nbytes = 2 * layout.n_rows * layout.width * stored.itemsize
-    remedy = "Save it uncompressed (np.save) or in row order, or raise the memory limit."
-    check_memory(origin, nbytes, options.memory_limit, remedy)
-    loaded = Lazy(partial(_load, layout, stored, offset, open_stream))
-    return LoadedSource(origin, layout.n_rows, layout.row_shape, dtype, loaded)
-
-
-def _load(
-    layout: Layout, stored: np.dtype[Any], offset: int, open_stream: Callable[[], IO[bytes]]
-) -> Block:
-    cursor = ByteCursor(open_stream)
-    size = layout.n_rows * layout.width * stored.itemsize
-    data = cursor.read(offset, size)
-    cursor.expect_end(offset + size)
-    return layout.arrange(np.frombuffer(data, stored), layout.n_rows)
-
-
 @dataclass(frozen=True)
 class CompressedRows(RowSource):
     """A matrix in compressed sparse rows, its three arrays read as rows themselves.
@@ -240,9 +193,20 @@ class CompressedRows(RowSource):
     indptr: RowSource
     indices: RowSource
     data: RowSource
+    last_bound: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def _bounds(self, start: int, stop: int) -> Block:
+        """Read row pointers; the last one is kept, so that reading on need not go back for it."""
+        last = self.last_bound.get(start)
+        known = np.array([] if last is None else [last], np.int64)
+        read = self.indptr.read(start + len(known), stop + 1).astype(np.int64)
+        bounds = np.concatenate([known, read])
+        self.last_bound.clear()
+        self.last_bound[stop] = int(bounds[-1])
+        return bounds
 
     def _read(self, start: int, stop: int) -> Block:
-        bounds = self.indptr.read(start, stop + 1).astype(np.int64)
+        bounds = self._bounds(start, stop)
         lengths = np.diff(bounds)
         if bounds[0] < 0 or bounds[-1] > self.data.n_rows or (lengths < 0).any():
             raise ValueError(f"row pointers of rows {start} to {stop} point outside the data")
@@ -284,24 +248,17 @@ def compressed_rows(
     return CompressedRows(origin, shape[0], shape[1:], dtype, indptr, indices, data)
 
 
-def loaded_sparse(
-    origin: Origin, rows_last: bool, load: Callable[[str], Any] | None = None
-) -> LoadedSource:
+def loaded_sparse(origin: Origin, rows_last: bool, load: Callable[[], Any]) -> LoadedSource:
     """Describe a sparse matrix that has to be loaded; its size was checked by the caller."""
-    held = Lazy(partial(_load_rows, load or _load_npz, origin, rows_last))
+    held = Lazy(partial(_load_rows, load, rows_last))
     matrix = held.get()
     dtype = native_dtype(origin, matrix.dtype)
     check_rows(origin, matrix.shape, dtype)
     return LoadedSource(origin, matrix.shape[0], (matrix.shape[1],), dtype, held)
 
 
-def _load_npz(path: str) -> Any:
-    with open_binary(path) as stream:
-        return sparse.load_npz(stream)
-
-
-def _load_rows(load: Callable[[str], Any], origin: Origin, rows_last: bool) -> Any:
-    matrix = load(origin.path)
+def _load_rows(load: Callable[[], Any], rows_last: bool) -> Any:
+    matrix = load()
     if hasattr(matrix, "check_format"):
         # A forged index would make SciPy write outside its memory
         matrix.check_format(full_check=True)

@@ -19,38 +19,48 @@ import numpy as np
 from sadih_dask.errors import DtypeError, InputError, LabelError
 from sadih_dask.files.filesystem import head, is_url, open_binary
 from sadih_dask.sources.contract import (
+    LISTS,
+    TEXT,
+    Batches,
     Block,
     Kind,
     OpenOptions,
     Origin,
-    Ragged,
-    RaggedSource,
     RowSource,
     Variable,
     check_rows,
     format_library,
     reading,
 )
-from sadih_dask.sources.streams import BatchCursor
 
-_TEXT = np.dtypes.StringDType()
 _BATCH_ROWS = 2048
 _BUFFER = 2**20
 
 
 @dataclass(frozen=True)
 class ColumnSource(RowSource):
-    """A column of numbers, text, or vectors of one width."""
+    """A column of numbers, text, label lists, or vectors of one width."""
 
-    cursor: BatchCursor[Any] = field(repr=False, compare=False)
+    batches: Batches = field(repr=False, compare=False)
 
     def _read(self, start: int, stop: int) -> Block:
         out = np.empty((stop - start, *self.row_shape), self.dtype)
         at = 0
-        for piece in self.cursor.read(start, stop, _cut):
-            out[at : at + len(piece)] = self._decode(piece, start + at)
+        for piece in self.batches.read(start, stop):
+            decode = self._lists if self.holds_lists else self._decode
+            out[at : at + len(piece)] = decode(piece, start + at)
             at += len(piece)
         return out
+
+    def _lists(self, piece: Any, first: int) -> Block:
+        lists = piece.to_pylist()
+        for row, labels in enumerate(lists, first):
+            if labels is None or None in labels:
+                raise LabelError(
+                    f"{self.locate(row)}: its label list is missing or holds a null. "
+                    "Drop the row or fill the list."
+                )
+        return np.fromiter(lists, LISTS)
 
     def _decode(self, piece: Any, first: int) -> Block:
         if piece.null_count:
@@ -61,7 +71,7 @@ class ColumnSource(RowSource):
                 "drop the row or fill it."
             )
         if not self.row_shape:
-            values = piece.to_pylist() if self.dtype == _TEXT else _numbers(piece)
+            values = piece.to_pylist() if self.holds_text else _numbers(piece)
             return np.array(values, dtype=self.dtype)
         lengths = _numbers(piece.value_lengths())
         wrong = np.flatnonzero(lengths != self.width)
@@ -78,30 +88,6 @@ class ColumnSource(RowSource):
         return _numbers(values).reshape(len(piece), self.width)
 
 
-@dataclass(frozen=True)
-class ListColumn(RaggedSource):
-    """A column of label lists."""
-
-    cursor: BatchCursor[Any] = field(repr=False, compare=False)
-
-    def _read(self, start: int, stop: int) -> Ragged:
-        values: list[Any] = []
-        lengths: list[int] = [0]
-        for piece in self.cursor.read(start, stop, _cut):
-            for labels in piece.to_pylist():
-                if labels is None or None in labels:
-                    row = start + len(lengths) - 1
-                    raise LabelError(
-                        f"{self.locate(row)}: its label list is missing or holds a null. "
-                        "Drop the row or fill the list."
-                    )
-                values += labels
-                lengths.append(len(labels))
-        text = bool(values) and isinstance(values[0], str)
-        block = np.array(values, dtype=_TEXT if text else np.int64)
-        return Ragged(block, np.array(list(accumulate(lengths)), dtype=np.int64))
-
-
 def list_variables(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # noqa: ARG001
     """List the columns."""
     pa = format_library("pyarrow", path)
@@ -110,7 +96,7 @@ def list_variables(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # 
         return tuple(_variable(pa, column, table.n_rows) for column in table.schema)
 
 
-def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSource | RaggedSource:
+def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSource:
     """Open one column."""
     pa = format_library("pyarrow", path)
     origin = Origin(path, variable.name)
@@ -124,18 +110,18 @@ def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSou
     with reading(path):
         table = Table.open(path)
         n_rows = table.n_rows
-        cursor = BatchCursor(partial(table.column, variable.name))
+        batches = Batches(partial(table.column, variable.name))
         if variable.kind == "lists" and options.as_lists:
-            return ListColumn(origin, n_rows, cursor)
+            return ColumnSource(origin, n_rows, (), LISTS, batches)
         inner = _value_type(pa, _plain(table.schema.field(variable.name).type))
         row_shape: tuple[int, ...] = ()
         if len(variable.shape) == 2:
-            row_shape = (_width(cursor, origin, n_rows, variable),)
-    dtype = _TEXT if variable.kind == "text" else np.dtype(inner.to_pandas_dtype())
+            row_shape = (_width(batches, origin, n_rows, variable),)
+    dtype = TEXT if variable.kind == "text" else np.dtype(inner.to_pandas_dtype())
     if variable.kind == "lists" and dtype.kind not in "biuf":
         raise DtypeError(f"{origin}: lists of {inner} are not vectors of numbers.")
     check_rows(origin, (n_rows, *row_shape), dtype)
-    return ColumnSource(origin, n_rows, row_shape, dtype, cursor)
+    return ColumnSource(origin, n_rows, row_shape, dtype, batches)
 
 
 @dataclass(frozen=True)
@@ -218,19 +204,15 @@ def _value_type(pa: Any, plain: Any) -> Any:
     return plain
 
 
-def _width(cursor: BatchCursor[Any], origin: Origin, n_rows: int, variable: Variable) -> int:
+def _width(batches: Batches, origin: Origin, n_rows: int, variable: Variable) -> int:
     if variable.shape[1] >= 0:
         return variable.shape[1]
     if n_rows == 0:
         return 0
-    first = cursor.read(0, 1, _cut)[0]
+    first = batches.read(0, 1)[0]
     if first.null_count:
         raise InputError(f"{origin} row 0: is missing (null). Every row needs a vector.")
     return int(first.value_lengths()[0].as_py())
-
-
-def _cut(batch: Any, start: int, stop: int) -> Any:
-    return batch.slice(start, stop - start)
 
 
 def _numbers(values: Any) -> Block:

@@ -46,7 +46,13 @@ def keys_of(block: Block, where: Where) -> Keys:
     """Return labels as integers or as non-empty text; refuse what is neither."""
     kind = block.dtype.kind
     if kind in "UST":
-        return _text_keys(block, where)
+        texts = texts_of(block, where)
+        if "" in texts:
+            raise LabelError(
+                f"{where(texts.index(''))}: the label is missing (empty text). "
+                "Drop the row or label it."
+            )
+        return texts
     if kind not in "biuf":
         raise DtypeError(
             f"{where(0)}: labels of type {block.dtype} cannot be classes. "
@@ -65,16 +71,6 @@ def _refuse(bad: NDArray[np.bool_], block: Block, where: Where, problem: str) ->
     if bad.any():
         at = int(bad.argmax())
         raise LabelError(f"{where(at)}: the label {block[at]} {problem}.")
-
-
-def _text_keys(block: Block, where: Where) -> list[str]:
-    texts = texts_of(block, where)
-    if "" in texts:
-        raise LabelError(
-            f"{where(texts.index(''))}: the label is missing (empty text). "
-            "Drop the row or label it."
-        )
-    return texts
 
 
 @dataclass(frozen=True)
@@ -146,14 +142,10 @@ class Classes:
             found = np.where((keys >= 0) & (keys < len(self.names)), keys, -1)
         if (found < 0).any():
             at_key = int((found < 0).argmax())
+            sample = ", ".join([*self.names[:5], *["..."] * (len(self.names) > 5)])
             raise LabelError(
                 f"{where(at_key)}: the label {keys[at_key]!s} is none of the "
-                f"{len(self.names)} classes ({_sample(self.names)})",
+                f"{len(self.names)} classes ({sample})",
                 remedy=Remedy("Add it to {} or mend the label", Argument("class_names")),
             )
         return found
-
-
-def _sample(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown}, ..."

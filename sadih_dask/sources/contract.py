@@ -11,16 +11,18 @@ that a forged header costs a message and not the memory of the machine.
 from __future__ import annotations
 
 import math
+import os
 import struct
+import threading
 import tokenize
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,8 @@ from sadih_dask.errors import (
     require,
 )
 from sadih_dask.files.filesystem import reaching
+
+T = TypeVar("T")
 
 MAX_ROW_BYTES = 64 * 2**20
 """No feature vector or thumbnail is this large: a larger row is a damaged or transposed file."""
@@ -103,6 +107,9 @@ def format_library(module: str, path: str) -> Any:
 
 
 Block: TypeAlias = NDArray[Any]
+TEXT = np.dtypes.StringDType()
+LISTS = np.dtype(object)
+"""Of label lists, one a row, whatever their lengths."""
 
 DEFAULT_MEMORY_LIMIT = 2**30
 """What a format that cannot be streamed may load, in bytes, unless the caller says otherwise."""
@@ -160,11 +167,28 @@ def reading(path: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Source(ABC):
-    """Rows of a file, of any form. Subclasses say what a row is."""
+class RowSource(ABC):
+    """Rows of one shape and dtype, read by row range; of dtype LISTS, a list of labels a row."""
 
     origin: Origin
     n_rows: int
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def width(self) -> int:
+        """Count the numbers in a row."""
+        return math.prod(self.row_shape)
+
+    @property
+    def holds_text(self) -> bool:
+        """Tell whether rows are text."""
+        return self.dtype.kind in "UST"
+
+    @property
+    def holds_lists(self) -> bool:
+        """Tell whether rows are lists of different lengths."""
+        return self.dtype.kind == "O"
 
     def locate(self, row: int) -> str:
         """Name a row for an error message: file, variable and row number in that file."""
@@ -178,36 +202,26 @@ class Source(ABC):
         """Say in one line what is read from where."""
         return f"{self.origin} ({self.shape_note()})"
 
-    @abstractmethod
     def shape_note(self) -> str:
         """Say shape and element type, as in ``60000 x 512 float16``."""
-
-    def _check_range(self, start: int, stop: int) -> None:
-        if not 0 <= start <= stop <= self.n_rows:
-            raise InputError(
-                f"{self.origin}: rows {start} to {stop} were asked for, "
-                f"but it has rows 0 to {self.n_rows}."
-            )
-
-
-@dataclass(frozen=True)
-class RowSource(Source):
-    """Rows that are arrays of one shape and dtype, read by row range."""
-
-    row_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+        shape = " x ".join(map(str, (self.n_rows, *self.row_shape)))
+        return f"{shape} {'lists' if self.holds_lists else self.element}"
 
     @property
-    def width(self) -> int:
-        """Count the numbers in a row."""
-        return math.prod(self.row_shape)
+    def element(self) -> str:
+        """Name the type of the numbers; all text is of one type."""
+        return "text" if self.holds_text else str(self.dtype)
 
     def read(self, start: int, stop: int) -> Block:
         """Read rows ``start`` to ``stop`` as (stop - start, *row_shape), native byte order.
 
         Memory is that of the block (and of one compressed chunk) unless the class says otherwise.
         """
-        self._check_range(start, stop)
+        if not 0 <= start <= stop <= self.n_rows:
+            raise InputError(
+                f"{self.origin}: rows {start} to {stop} were asked for, "
+                f"but it has rows 0 to {self.n_rows}."
+            )
         with reading(self.origin.path):
             block = self._read(start, stop)
         expected = (stop - start, *self.row_shape)
@@ -221,41 +235,83 @@ class RowSource(Source):
     @abstractmethod
     def _read(self, start: int, stop: int) -> Block: ...
 
-    def shape_note(self) -> str:
-        """Say shape and element type, as in ``60000 x 512 float16``."""
-        shape = " x ".join(map(str, (self.n_rows, *self.row_shape)))
-        return f"{shape} {'text' if self.dtype.kind in 'OUST' else self.dtype}"
+
+class Lazy(Generic[T]):
+    """A value made by ``make()`` when it is first needed in a process, such as an open file.
+
+    A file position is shared after a fork and cannot be pickled, so it is made anew then.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._lock = threading.RLock()
+        self._made: tuple[int, T] | None = None
+
+    def get(self) -> T:
+        """Return the value of this process."""
+        with self._lock:
+            if self._made is None or self._made[0] != os.getpid():
+                self._made = (os.getpid(), self._make())
+            return self._made[1]
+
+    @contextmanager
+    def held(self) -> Iterator[T]:
+        """Give the value to one thread at a time; after an error it is made anew."""
+        with self._lock:
+            try:
+                yield self.get()
+            except BaseException:
+                self.forget()
+                raise
+
+    def forget(self) -> None:
+        """Make it anew when it is needed again."""
+        self._made = None
+
+    def __reduce__(self) -> tuple[type[Lazy[T]], tuple[Callable[[], T]]]:
+        return type(self), (self._make,)
 
 
-@dataclass(frozen=True)
-class Ragged:
-    """A list per row: row i owns ``values[offsets[i]:offsets[i + 1]]``."""
+class Batches:
+    """Random access by row to batches that can only be read forwards; going back starts again.
 
-    values: Block
-    offsets: NDArray[np.int64]
+    ``open_batches(row)`` starts at or before ``row`` and yields (first row, batch) in order.
+    At most one batch is held.
+    """
 
-    @property
-    def row_of_value(self) -> NDArray[np.int64]:
-        """Return the row that each value belongs to."""
-        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+    def __init__(self, open_batches: Callable[[int], Iterator[tuple[int, Any]]]) -> None:
+        self._open = open_batches
+        self._lock = threading.RLock()
+        self._pid = 0
+        self._batches: Iterator[tuple[int, Any]] = iter(())
+        self._held: tuple[int, Any] = (0, ())
 
+    def __reduce__(self) -> tuple[type[Batches], tuple[Any]]:
+        return type(self), (self._open,)
 
-@dataclass(frozen=True)
-class RaggedSource(Source):
-    """Rows that are lists of different lengths: label lists."""
+    def read(self, start: int, stop: int) -> list[Any]:
+        """Return rows ``start`` to ``stop`` as slices of batches."""
+        with self._lock:
+            try:
+                return list(self._slices(start, stop))
+            except BaseException:
+                self._pid = 0
+                raise
 
-    def read(self, start: int, stop: int) -> Ragged:
-        """Read the lists of rows ``start`` to ``stop``."""
-        self._check_range(start, stop)
-        with reading(self.origin.path):
-            return self._read(start, stop)
-
-    @abstractmethod
-    def _read(self, start: int, stop: int) -> Ragged: ...
-
-    def shape_note(self) -> str:
-        """Say that each row is a list."""
-        return f"{self.n_rows} lists"
+    def _slices(self, start: int, stop: int) -> Iterator[Any]:
+        if self._pid != os.getpid() or start < self._held[0]:
+            self._pid, self._batches, self._held = os.getpid(), self._open(start), (0, ())
+        while start < stop:
+            first, batch = self._held
+            end = min(stop, first + len(batch))
+            if start < end:
+                yield batch[start - first : end - first]
+                start = end
+                continue
+            following = next(self._batches, None)
+            if following is None:
+                raise EOFError(f"it ends before row {start}")
+            self._held = following
 
 
 def pieces(starts: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:

@@ -22,13 +22,11 @@ from sadih_dask.errors import DtypeError, InputError, NoFilesError, NonFiniteErr
 from sadih_dask.files.filesystem import is_url, local_path, matches
 from sadih_dask.sources.contract import (
     DEFAULT_MEMORY_LIMIT,
+    TEXT,
     Block,
     OpenOptions,
     Origin,
-    Ragged,
-    RaggedSource,
     RowSource,
-    Source,
     pieces,
 )
 from sadih_dask.sources.formats import Purpose, open_file
@@ -131,11 +129,9 @@ def open_features(
     return FeatureRows(source.origin, source.n_rows, (source.width,), dtype, source, factors)
 
 
-def open_thumbnails(
-    paths: Paths, variable: str | None = None, *, n_rows: int | None = None
-) -> RowSource:
+def open_thumbnails(paths: Paths, *, n_rows: int | None = None) -> RowSource:
     """Open small pictures: uint8 blocks (rows, height, width) or (rows, height, width, 3)."""
-    source = _open_rows(paths, variable, "thumbnails", OpenOptions())
+    source = _open_rows(paths, None, "thumbnails", OpenOptions())
     grey, colour = len(source.row_shape) == 2, source.row_shape[2:] == (3,)
     if source.dtype != np.uint8 or not (grey or colour):
         raise InputError(
@@ -155,12 +151,11 @@ def open_ids(paths: Paths, variable: str | None = None, *, n_rows: int | None = 
             f"found {source.shape_note()}. Choose another variable."
         )
     check_row_count(source, n_rows, "ids")
-    text = source.dtype.kind in "UST"
-    dtype: np.dtype[Any] = np.dtypes.StringDType() if text else np.dtype(np.int64)
+    dtype: np.dtype[Any] = TEXT if source.holds_text else np.dtype(np.int64)
     return IdRows(source.origin, source.n_rows, (), dtype, source)
 
 
-def check_row_count(source: Source, n_rows: int | None, what: str) -> None:
+def check_row_count(source: RowSource, n_rows: int | None, what: str) -> None:
     """Refuse what has another number of rows than the features."""
     if n_rows is not None and source.n_rows != n_rows:
         raise InputError(
@@ -174,7 +169,7 @@ def _open_rows(
 ) -> RowSource:
     names = expand(paths)
     source = join([open_file(name, variable, purpose, options) for name in names])
-    if isinstance(source, RaggedSource):
+    if source.holds_lists:
         raise InputError(
             f"{source.origin}: holds lists of different lengths, which cannot be {purpose}. "
             "Choose another variable."
@@ -191,7 +186,7 @@ def _scale_factors(
         return (float(scale),) * source.width
     options = OpenOptions(memory_limit=memory_limit)
     held = open_file(source.files()[0], scale, "ids", options)
-    if not isinstance(held, RowSource) or held.width * held.n_rows not in (1, source.width):
+    if held.holds_lists or held.width * held.n_rows not in (1, source.width):
         raise InputError(
             f"{held.origin}: is {held.shape_note()}, but a scale has one number, or one for each "
             f"of the {source.width} columns."
@@ -238,10 +233,11 @@ def _natural(name: str) -> tuple[list[tuple[int, str]], str]:
     return [(int(p), "") if odd % 2 else (-1, p) for odd, p in enumerate(pieces)], name
 
 
-class _Shards:
-    """What shards have in common, whatever a row is; rows of shard i begin at ``starts[i]``."""
+@dataclass(frozen=True)
+class JoinedRows(RowSource):
+    """Shards of equal rows, one after the other; rows of shard i begin at ``starts[i]``."""
 
-    parts: tuple[Source, ...]
+    parts: tuple[RowSource, ...]
     starts: tuple[int, ...]
 
     def locate(self, row: int) -> str:
@@ -253,14 +249,6 @@ class _Shards:
         """Return the paths of all shards."""
         return tuple(name for part in self.parts for name in part.files())
 
-
-@dataclass(frozen=True)
-class JoinedRows(_Shards, RowSource):
-    """Shards of equal rows, one after the other."""
-
-    parts: tuple[RowSource, ...]
-    starts: tuple[int, ...]
-
     def _read(self, start: int, stop: int) -> Block:
         out = np.empty((stop - start, *self.row_shape), self.dtype)
         at = 0
@@ -270,45 +258,24 @@ class JoinedRows(_Shards, RowSource):
         return out
 
 
-@dataclass(frozen=True)
-class JoinedLists(_Shards, RaggedSource):
-    """Shards of lists, one after the other."""
-
-    parts: tuple[RaggedSource, ...]
-    starts: tuple[int, ...]
-
-    def _read(self, start: int, stop: int) -> Ragged:
-        found = [self.parts[s].read(i, j) for s, i, j in pieces(self.starts, start, stop)]
-        lengths = np.concatenate([[0], *(np.diff(piece.offsets) for piece in found)])
-        # Lists without any label carry no type of their own
-        values = [p.values for p in found if len(p.values)] or [np.empty(0, np.int64)]
-        return Ragged(np.concatenate(values), np.cumsum(lengths, dtype=np.int64))
-
-
-def join(parts: Sequence[RowSource | RaggedSource]) -> RowSource | RaggedSource:
+def join(parts: Sequence[RowSource]) -> RowSource:
     """Make one source of shards; shards of another form, width or dtype are refused."""
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
-    starts = (0, *accumulate(part.n_rows for part in parts))
-    origin = Origin(f"{first.origin} and {len(parts) - 1} more")
-    same = tuple(part for part in parts if isinstance(part, RowSource))
-    lists = tuple(part for part in parts if isinstance(part, RaggedSource))
-    if same and lists:
+    lists = next((part for part in parts if part.holds_lists), None)
+    other = next((part for part in parts if not part.holds_lists), None)
+    if lists is not None and other is not None:
         raise InputError(
-            f"{lists[0].origin} and {same[0].origin} hold rows of different form: "
+            f"{lists.origin} and {other.origin} hold rows of different form: "
             "lists in one, single values or vectors in the other. Ingest them apart."
         )
-    if lists:
-        return JoinedLists(origin, starts[-1], lists, starts)
-    _check_alike(same, lambda part: part.row_shape, "row shape", InputError)
-    _check_alike(same, _element, "element type", DtypeError)
-    dtype = np.result_type(*(part.dtype for part in same))
-    return JoinedRows(origin, starts[-1], same[0].row_shape, dtype, same, starts)
-
-
-def _element(part: RowSource) -> str:
-    return "text" if part.dtype.kind in "UST" else str(part.dtype)
+    _check_alike(parts, lambda part: part.row_shape, "row shape", InputError)
+    _check_alike(parts, lambda part: part.element, "element type", DtypeError)
+    starts = (0, *accumulate(part.n_rows for part in parts))
+    origin = Origin(f"{first.origin} and {len(parts) - 1} more")
+    dtype = np.result_type(*(part.dtype for part in parts))
+    return JoinedRows(origin, starts[-1], first.row_shape, dtype, tuple(parts), starts)
 
 
 def _check_alike(

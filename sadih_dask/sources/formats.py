@@ -13,9 +13,9 @@ from typing import Literal
 
 from sadih_dask.errors import Argument, FormatError, InputError, Remedy
 from sadih_dask.files.filesystem import head, local_path
-from sadih_dask.sources import arrow, hdf5, matlab, numpy_files, text, zarr_arrays
+from sadih_dask.sources import arrow, chunked, matlab, numpy_files, text
 from sadih_dask.sources.arrays import GZIP_MAGIC, open_gzip
-from sadih_dask.sources.contract import OpenOptions, RaggedSource, RowSource, Variable, reading
+from sadih_dask.sources.contract import OpenOptions, RowSource, Variable, reading
 
 Purpose = Literal["features", "labels", "ids", "thumbnails"]
 _KNOWN = ".npy, .npz, .mat, HDF5, IDX, Parquet, Arrow/Feather, CSV/TSV/TXT, a Zarr directory"
@@ -26,24 +26,22 @@ _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 class Format:
     """A file format: how its variables are listed, and how one of them is opened."""
 
-    name: str
     list_variables: Callable[[str, OpenOptions], tuple[Variable, ...]]
-    open_variable: Callable[[str, Variable, OpenOptions], RowSource | RaggedSource]
+    open_variable: Callable[[str, Variable, OpenOptions], RowSource]
 
 
-NPY = Format("NumPy array", numpy_files.list_npy, numpy_files.open_npy)
-NPZ = Format("NumPy archive", numpy_files.list_npz, numpy_files.open_npz)
-MATLAB = Format("MATLAB v5", matlab.list_variables, matlab.open_variable)
-HDF5 = Format("HDF5", hdf5.list_variables, hdf5.open_variable)
-IDX = Format("IDX", numpy_files.list_idx, numpy_files.open_idx)
-COLUMNS = Format("Parquet or Arrow", arrow.list_variables, arrow.open_variable)
-TEXT = Format("text", text.list_variables, text.open_variable)
-ZARR = Format("Zarr", zarr_arrays.list_variables, zarr_arrays.open_variable)
+ARRAY = Format(numpy_files.list_array, numpy_files.open_array)
+NPZ = Format(numpy_files.list_npz, numpy_files.open_npz)
+MATLAB = Format(matlab.list_variables, matlab.open_variable)
+HDF5 = Format(chunked.list_hdf5, chunked.open_hdf5)
+COLUMNS = Format(arrow.list_variables, arrow.open_variable)
+TEXT = Format(text.list_variables, text.open_variable)
+ZARR = Format(chunked.list_zarr, chunked.open_zarr)
 
 
 def detect(path: str) -> Format:
     """Recognise the format of a file, a Zarr directory or a URL."""
-    if zarr_arrays.is_zarr(path):
+    if chunked.is_zarr(path):
         return ZARR
     if Path(path).is_dir():
         raise InputError(
@@ -54,7 +52,7 @@ def detect(path: str) -> Format:
         outer = head(path)
         inner = _inner_head(path) if outer.startswith(GZIP_MAGIC) else outer
     found = _by_magic(inner) or _by_suffix(path, inner)
-    if found is None or (found not in (NPY, IDX, TEXT) and inner is not outer):
+    if found is None or (found not in (ARRAY, TEXT) and inner is not outer):
         raise FormatError(
             f"{path}: is not in a format that can be read; it starts with {outer[:8]!r}. "
             f"Expected one of: {_KNOWN}."
@@ -80,13 +78,11 @@ def find(
         )
     variables = found.list_variables(path, options)
     # A file of one array knows no name for it, so any name is right
-    wanted = None if found in (NPY, IDX) else variable
+    wanted = None if found is ARRAY else variable
     return found, choose(path, variables, wanted, purpose)
 
 
-def open_file(
-    path: str, variable: str | None, purpose: Purpose, options: OpenOptions
-) -> RowSource | RaggedSource:
+def open_file(path: str, variable: str | None, purpose: Purpose, options: OpenOptions) -> RowSource:
     """Open the variable of a file that serves a purpose."""
     found, chosen = find(path, variable, purpose, options)
     return found.open_variable(path, chosen, options)
@@ -99,7 +95,7 @@ def _inner_head(path: str) -> bytes:
 
 def _by_magic(head: bytes) -> Format | None:
     prefixes = {
-        b"\x93NUMPY": NPY,
+        b"\x93NUMPY": ARRAY,
         b"PK\x03\x04": NPZ,
         b"PK\x05\x06": NPZ,
         b"PAR1": COLUMNS,
@@ -114,7 +110,7 @@ def _by_magic(head: bytes) -> Format | None:
         return HDF5
     if matlab.is_matlab5(head):
         return MATLAB
-    return IDX if numpy_files.is_idx(head) else None
+    return ARRAY if numpy_files.is_idx(head) else None
 
 
 def _by_suffix(path: str, head: bytes) -> Format | None:

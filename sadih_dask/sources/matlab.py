@@ -25,11 +25,13 @@ from scipy import sparse
 
 from sadih_dask.errors import DtypeError, InputError
 from sadih_dask.files.filesystem import open_binary
-from sadih_dask.sources.arrays import Layout, LoadedSource, loaded_sparse, plain_source
+from sadih_dask.sources.arrays import Layout, LoadedSource, array_source, loaded_sparse
 from sadih_dask.sources.contract import (
     MAX_DEFLATE_RATIO,
+    TEXT,
     Block,
     Kind,
+    Lazy,
     OpenOptions,
     Origin,
     RowSource,
@@ -40,7 +42,6 @@ from sadih_dask.sources.contract import (
     native_dtype,
     reading,
 )
-from sadih_dask.sources.streams import Lazy
 
 _MATRIX, _COMPRESSED = 14, 15
 _CHAR, _OPAQUE = 4, 17
@@ -54,7 +55,6 @@ _STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8
 _STORED |= {12: "i8", 13: "u8", 16: "u1", 17: "u2", 18: "u4"}
 _HEADER, _HEAD, _MAX_DIMS = 128, 4096, 64
 _MAX_TEXT = 2**26
-_TEXT = np.dtypes.StringDType()
 _REMEDY = "Save it with -v7.3 or as .npy, which can be streamed, or raise the memory limit."
 
 
@@ -221,7 +221,8 @@ def _open_numbers(origin: Origin, matrix: Matrix, options: OpenOptions) -> RowSo
         )
     layout = Layout(matrix.shape, fortran=True, rows_last=options.rows_last)
     if not matrix.compressed:
-        return plain_source(origin, layout, stored, matrix.position + tag.data)
+        offset = matrix.position + tag.data
+        return array_source(origin, layout, stored, offset, options.memory_limit)
     dtype = native_dtype(origin, stored)
     check_rows(origin, layout.rows_first, dtype)
     # The element and the rows made of it exist together for a moment
@@ -234,7 +235,7 @@ def _load_numbers(matrix: Matrix, layout: Layout) -> Block:
     return layout.arrange(next(matrix.parts(matrix.load())), layout.n_rows)
 
 
-def _load_sparse(matrix: Matrix, path: str) -> Any:  # noqa: ARG001
+def _load_sparse(matrix: Matrix) -> Any:
     """Read row numbers, column pointers and values; ``loaded_sparse`` checks that they fit."""
     rows, columns, values = list(matrix.parts(matrix.load()))[:3]
     # MATLAB may reserve room for more values than there are
@@ -249,14 +250,14 @@ def _open_text(origin: Origin, matrix: Matrix, options: OpenOptions) -> RowSourc
     n_rows = len(loaded.get())
     if n_rows == 0:
         raise InputError(f"{origin}: is empty. Choose a variable that has rows.")
-    return LoadedSource(origin, n_rows, (), _TEXT, loaded)
+    return LoadedSource(origin, n_rows, (), TEXT, loaded)
 
 
 def _texts(origin: Origin, matrix: Matrix) -> Block:
     """Decode the lines of a char matrix, or the cells of a cell array, which is never nested."""
     data = matrix.load()
     if matrix.mx_class == _CHAR:
-        return np.array(_lines(matrix, data), dtype=_TEXT)
+        return np.array(_lines(matrix, data), dtype=TEXT)
     texts: list[str] = []
     at = matrix.body
     while len(texts) < math.prod(matrix.shape):
@@ -270,7 +271,7 @@ def _texts(origin: Origin, matrix: Matrix) -> Block:
                 "Only cell arrays of names can be read."
             )
         texts += ("" if parsed is None else "".join(_lines(parsed, cell)),)
-    return np.array(texts, dtype=_TEXT)
+    return np.array(texts, dtype=TEXT)
 
 
 def _lines(matrix: Matrix, data: bytes) -> list[str]:

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy_format
+from scipy import sparse
 
 from sadih_dask.errors import FormatError
 from sadih_dask.files.filesystem import is_url, open_binary, status
@@ -24,10 +25,10 @@ from sadih_dask.sources.arrays import (
     Layout,
     array_source,
     compressed_rows,
+    is_gzip,
     loaded_sparse,
     open_bytes,
-    plain_source,
-    streamed_source,
+    open_gzip,
 )
 from sadih_dask.sources.contract import (
     MAX_DEFLATE_RATIO,
@@ -42,10 +43,12 @@ from sadih_dask.sources.contract import (
     reading,
 )
 
+_IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
 
 @dataclass(frozen=True)
-class NpyHeader:
-    """What a ``.npy`` header claims, and where the numbers begin."""
+class Header:
+    """What the header of an array claims, and where the numbers begin."""
 
     shape: tuple[int, ...]
     fortran: bool
@@ -66,8 +69,13 @@ class NpyHeader:
         return Layout(self.shape, self.fortran, options.rows_last)
 
 
-def read_header(stream: IO[bytes]) -> NpyHeader:
-    """Parse the header; NumPy bounds its length and evaluates literals only."""
+def is_idx(head: bytes) -> bool:
+    """Recognise the four-byte magic: two zeros, a type, a number of dimensions."""
+    return len(head) >= 4 and head[:2] == b"\0\0" and head[2] in _IDX_TYPES and 1 <= head[3] <= 8
+
+
+def read_header(stream: IO[bytes]) -> Header:
+    """Parse a ``.npy`` header; NumPy bounds its length and evaluates literals only."""
     version = npy_format.read_magic(stream)
     with warnings.catch_warnings():
         # Files of Python 2 are read like any other; NumPy would warn about their spelling
@@ -82,20 +90,35 @@ def read_header(stream: IO[bytes]) -> NpyHeader:
     shape, fortran, dtype = parsed
     if any(length < 0 for length in shape):
         raise ValueError(f"its shape {shape} has a negative length")
-    return NpyHeader(tuple(map(int, shape)), bool(fortran), dtype, stream.tell())
+    return Header(tuple(map(int, shape)), bool(fortran), dtype, stream.tell())
 
 
-def list_npy(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # noqa: ARG001
-    """List the one array of the file under the file's name."""
+def _file_header(path: str) -> Header:
+    """Parse the header of a ``.npy`` or IDX file."""
     with reading(path), open_bytes(path) as stream:
-        return (read_header(stream).variable(Path(path).name.partition(".")[0]),)
+        magic = stream.read(4)
+        if not is_idx(magic):
+            stream.seek(0)
+            return read_header(stream)
+        ndim = magic[3]
+        shape = struct.unpack(f">{ndim}I", stream.read(4 * ndim))
+        return Header(shape, False, np.dtype(_IDX_TYPES[magic[2]]), 4 + 4 * ndim)
 
 
-def open_npy(path: str, variable: Variable, options: OpenOptions) -> RowSource:  # noqa: ARG001
-    """Open the array of the file."""
-    with reading(path), open_bytes(path) as stream:
-        header = read_header(stream)
-    return array_source(path, header.layout(options), header.dtype, header.offset, options)
+def list_array(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # noqa: ARG001
+    """List the one array of a ``.npy`` or IDX file under the file's name."""
+    return (_file_header(path).variable(Path(path).name.partition(".")[0]),)
+
+
+def open_array(path: str, variable: Variable, options: OpenOptions) -> RowSource:  # noqa: ARG001
+    """Open the array of the file: read in place, or streamed from gzip."""
+    header, origin = _file_header(path), Origin(path)
+    size, compressed = status(path).size, is_gzip(path)
+    room = size * MAX_DEFLATE_RATIO if compressed else size - header.offset
+    check_size(origin, header.nbytes, room)
+    opener = partial(open_gzip, path) if compressed else None
+    where = (header.offset, options.memory_limit)
+    return array_source(origin, header.layout(options), header.dtype, *where, opener)
 
 
 _SUFFIX = ".npy"
@@ -131,12 +154,13 @@ def _open_member(path: str, name: str, options: OpenOptions) -> RowSource:
     if info.compress_type == zipfile.ZIP_STORED:
         with reading(path):
             offset = _data_offset(path, info) + header.offset
-        return plain_source(origin, layout, header.dtype, offset)
+        return array_source(origin, layout, header.dtype, offset, options.memory_limit)
     opener = partial(_open_stream, path, info.filename)
-    return streamed_source(origin, layout, header.dtype, header.offset, opener, options)
+    where = (header.offset, options.memory_limit)
+    return array_source(origin, layout, header.dtype, *where, opener)
 
 
-def _check_member(origin: Origin, info: zipfile.ZipInfo, header: NpyHeader) -> None:
+def _check_member(origin: Origin, info: zipfile.ZipInfo, header: Header) -> None:
     """Hold header, archive directory and file size against each other: each can be forged."""
     held = info.file_size - header.offset
     check_size(origin, header.nbytes, held)
@@ -211,7 +235,12 @@ def _open_sparse(path: str, variable: Variable, options: OpenOptions) -> RowSour
     for part in parts:
         _open_member(path, part.name, OpenOptions())
     with reading(path):
-        return loaded_sparse(origin, options.rows_last)
+        return loaded_sparse(origin, options.rows_last, partial(_load_npz, path))
+
+
+def _load_npz(path: str) -> Any:
+    with open_binary(path) as stream:
+        return sparse.load_npz(stream)
 
 
 _CSR_MEMBERS = ("indptr", "indices", "data")
@@ -225,34 +254,3 @@ def _members(path: str) -> tuple[Variable, ...]:
                 with archive.open(name) as member:
                     listed.append(read_header(member).variable(name.removesuffix(_SUFFIX)))
     return tuple(listed)
-
-
-_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-
-
-def is_idx(head: bytes) -> bool:
-    """Recognise the four-byte magic: two zeros, a type, a number of dimensions."""
-    return len(head) >= 4 and head[:2] == b"\0\0" and head[2] in _TYPES and 1 <= head[3] <= 8
-
-
-def list_idx(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # noqa: ARG001
-    """List the one array of the file under the file's name."""
-    shape, dtype, _ = _header(path)
-    return (Variable(Path(path).name.partition(".")[0], shape, "numbers", str(dtype)),)
-
-
-def open_idx(path: str, variable: Variable, options: OpenOptions) -> RowSource:  # noqa: ARG001
-    """Open the array of the file."""
-    shape, dtype, offset = _header(path)
-    layout = Layout(shape, rows_last=options.rows_last)
-    return array_source(path, layout, dtype, offset, options)
-
-
-def _header(path: str) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    with reading(path), open_bytes(path) as stream:
-        head = stream.read(4)
-        if not is_idx(head):
-            raise ValueError(f"an IDX file does not start with {head!r}")
-        ndim = head[3]
-        shape = struct.unpack(f">{ndim}I", stream.read(4 * ndim))
-        return shape, np.dtype(_TYPES[head[2]]), 4 + 4 * ndim

@@ -11,6 +11,7 @@ import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +21,8 @@ from sadih_dask.errors import FormatError, LabelError
 from sadih_dask.files.filesystem import Status, status
 from sadih_dask.sources.arrays import open_bytes
 from sadih_dask.sources.contract import (
+    TEXT,
+    Batches,
     Block,
     OpenOptions,
     Origin,
@@ -28,7 +31,6 @@ from sadih_dask.sources.contract import (
     check_rows,
     reading,
 )
-from sadih_dask.sources.streams import BatchCursor
 
 Where = Callable[[int], str]
 """Names the row of a value of a block, for a message."""
@@ -53,7 +55,6 @@ def texts_of(block: Block, where: Where) -> list[str]:
 SUFFIXES = (".csv", ".tsv", ".txt")
 _MAX_LINE = 2**20
 _BATCH_ROWS = 4096
-_TEXT = np.dtypes.StringDType()
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,10 @@ class TextShape:
 class TextColumn(RowSource):
     """One column of a text file."""
 
-    cursor: BatchCursor[list[str]] = field(repr=False, compare=False)
+    batches: Batches = field(repr=False, compare=False)
 
     def _read(self, start: int, stop: int) -> Block:
-        pieces = self.cursor.read(start, stop, lambda batch, i, j: batch[i:j])
-        return np.array([cell for piece in pieces for cell in piece], dtype=_TEXT)
+        return np.array([*chain.from_iterable(self.batches.read(start, stop))], dtype=TEXT)
 
 
 def list_variables(path: str, options: OpenOptions) -> tuple[Variable, ...]:
@@ -87,10 +87,10 @@ def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSou
     """Open one column."""
     shape = examine(path, options.n_rows)
     origin = Origin(path, variable.name if len(shape.columns) > 1 else None)
-    check_rows(origin, (shape.n_rows,), _TEXT)
+    check_rows(origin, (shape.n_rows,), TEXT)
     column = shape.columns.index(variable.name)
-    cursor = BatchCursor(partial(_batches, path, shape, column))
-    return TextColumn(origin, shape.n_rows, (), _TEXT, cursor)
+    batches = Batches(partial(_batches, path, shape, column))
+    return TextColumn(origin, shape.n_rows, (), TEXT, batches)
 
 
 def examine(path: str, n_rows: int | None) -> TextShape:

@@ -52,10 +52,12 @@ from sadih_dask.errors import (
     FormatError,
     IncompleteError,
     InputError,
+    IntegrityError,
     Remedy,
     SadihError,
 )
 from sadih_dask.files import conditional
+from sadih_dask.files.checksum import TRAILER_BYTES, crc32c, trailer
 from sadih_dask.files.filesystem import TEMPORARY_SUFFIX, Files
 from sadih_dask.stores.deletions import write_deletions
 from sadih_dask.stores.reader import Snapshot, read_rows
@@ -64,6 +66,7 @@ from sadih_dask.stores.root import (
     FORMER_ROOTS,
     KEPT_GENERATIONS,
     ROOT,
+    ROOT_LIMIT,
     SEGMENTS,
     SOURCES,
     Leaf,
@@ -81,6 +84,7 @@ from sadih_dask.stores.root import (
 from sadih_dask.stores.segment import Rows, SegmentWriter, explained
 from sadih_dask.types import Ints
 
+SOURCES_LIMIT = 64 << 20
 Mode = Literal["create", "append", "overwrite"]
 Leaves = tuple[Leaf, ...]
 Amend = Callable[[Root], Mapping[str, Any]]
@@ -491,7 +495,7 @@ def collect(files: Files, schema: Schema, kind: str, *, keep: int = KEPT_GENERAT
     for generation, name in root.history:
         key = former_root_key(generation, name)
         try:
-            former = parse_root(files.url, files.read(key, 1 << 24), kind, schema)
+            former = parse_root(files.url, files.read(key, ROOT_LIMIT), kind, schema, key)
         except FileNotFoundError:
             continue
         live |= {key} | _reached(former)
@@ -512,14 +516,24 @@ def write_sources(files: Files, data: bytes) -> str:
     """Write a record of the files that rows came from, and return its name for the root."""
     name = new_id()
     with explained(files, "the record of source files"):
-        files.create(f"{SOURCES}/{name}", [data])
+        files.create(f"{SOURCES}/{name}", [data, trailer(crc32c(name.encode() + data))])
         files.sync(SOURCES)
     return name
 
 
-def read_sources(files: Files, root: Root, limit: int) -> bytes | None:
+def read_sources(files: Files, root: Root) -> bytes | None:
     """Return the record of the files that rows came from, if there is one."""
-    return None if root.sources is None else files.read(f"{SOURCES}/{root.sources}", limit)
+    if root.sources is None:
+        return None
+    where = f"{files.url}: {SOURCES}/{root.sources}, the record of its source files,"
+    try:
+        stored = files.read(f"{SOURCES}/{root.sources}", SOURCES_LIMIT + TRAILER_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise IntegrityError(f"{where} is missing. Restore that file from a copy") from error
+    data = stored[:-TRAILER_BYTES]
+    if trailer(crc32c(root.sources.encode() + data)) != stored[-TRAILER_BYTES:]:
+        raise IntegrityError(f"{where} is damaged. Restore that file from a copy")
+    return data
 
 
 def rows_alone(files: Files, plan: Plan, segment: Segment) -> Rows:

@@ -29,7 +29,6 @@ from sadih_dask.types import Ints
 
 SourcesRecord = Callable[[bytes | None], bytes]
 """From the record of source files that a store has to the one with those of new rows."""
-SOURCES_LIMIT = 64 << 20
 _FLOATS = frozenset(["float16", "float32", "float64"])
 _BYTES = frozenset(["uint8"])
 SCHEMA: Schema = {
@@ -270,7 +269,7 @@ class FeatureStore(Store):
 
     def sources_record(self) -> bytes | None:
         """Return the record of the files that the rows came from, if there is one."""
-        return commits.read_sources(self._snapshot.files, self._root, SOURCES_LIMIT)
+        return commits.read_sources(self._snapshot.files, self._root)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -356,7 +355,7 @@ def _longer(url: str, there: list[str], given: list[str]) -> list[str]:
 
 def _with_sources(files: Files, record: SourcesRecord) -> commits.Amend:
     def amend(root: Root) -> dict[str, Any]:
-        data = record(commits.read_sources(files, root, SOURCES_LIMIT))
+        data = record(commits.read_sources(files, root))
         return {"sources": commits.write_sources(files, data)}
 
     return amend
@@ -366,12 +365,22 @@ def find_ids(store: FeatureStore, ids: Any) -> Ints:
     """Rows of the given ids, ascending; the ids are read chunk by chunk."""
     if "ids" not in store.arrays:
         raise InputError(f"{store.url} has no ids; ingest it with ids to name rows by them")
-    missing = wanted = np.unique(np.asarray(ids))
+    wanted = np.asarray(ids)
+    kind = store.dtype("ids").kind
+    if wanted.dtype.kind in "SUT" and wanted.dtype.kind != kind:  # as lines of a file are
+        try:
+            wanted = np.array(wanted.tolist(), np.int64 if kind == "i" else kind)
+        except ValueError as error:
+            form = "integers" if kind == "i" else "bytes"
+            raise InputError(f"the ids of {store.url} are {form}; {error}") from error
+    missing = wanted = np.unique(wanted)
     rows = [np.zeros(0, np.int64)]
     for first, held in store.blocks("ids"):
         here = np.isin(held, wanted)
         rows.append(first + np.flatnonzero(here))
         missing = np.setdiff1d(missing, held[here])
     if len(missing):
-        raise InputError(f"{store.url} has no row with id {missing[0]!r} ({len(missing)} such ids)")
+        raise InputError(
+            f"{store.url} has no row with id {missing.tolist()[0]!r} ({len(missing)} such ids)"
+        )
     return np.concatenate(rows)

@@ -299,35 +299,34 @@ def read_state(files: Files, kind: str, schema: Schema, generation: int, commit:
     latest, _ = read_root(files, kind, schema)
     if latest.commit == commit:
         return latest
+    key = former_root_key(generation, commit)
     try:
-        data = files.read(former_root_key(generation, commit), ROOT_LIMIT)
+        data = files.read(key, ROOT_LIMIT)
     except FileNotFoundError as error:
         raise ConflictError(
             f"{files.url}: commit {generation} is no longer kept, the latest is "
-            f"{latest.generation}; open the store again"
+            f"{latest.generation}; open the store again ({key} is gone)"
         ) from error
-    root = parse_root(files.url, data, kind, schema)
+    root = parse_root(files.url, data, kind, schema, key)
     if root.commit != commit:
-        raise IntegrityError(
-            f"{files.url}: {former_root_key(generation, commit)} is that of another commit"
-        )
+        raise IntegrityError(f"{files.url}: {key} is that of another commit")
     return root
 
 
-def parse_root(url: str, data: bytes, kind: str, schema: Schema) -> Root:
+def parse_root(url: str, data: bytes, kind: str, schema: Schema, key: str = ROOT) -> Root:
     """Return the root that a document holds; an error unless it is just what was written."""
-    document = load_json(data, f"{url}: {ROOT}")
+    document = load_json(data, f"{url}: {key}")
     attributes = document.get("attributes")
     record = attributes.get(ATTRIBUTE) if isinstance(attributes, Mapping) else None
     if not isinstance(record, Mapping):
         raise FormatError(
             f"{url} has no {ATTRIBUTE!r} attributes: it was not written by this package, or "
-            f"its {ROOT} is damaged. Plain Zarr arrays have to be ingested into a store first"
+            f"its {key} is damaged. Plain Zarr arrays have to be ingested into a store first"
         )
-    _check_version(url, record)
+    _check_version(url, record, key)
     if record.get("checksum") != _checksum_of(record):
         raise IntegrityError(
-            f"{url}: {ROOT} is damaged: its checksum does not fit its contents. Restore that file "
+            f"{url}: {key} is damaged: its checksum does not fit its contents. Restore that file "
             f"from a copy, or from {FORMER_ROOTS}/"
         )
     if record.get("format") != kind:
@@ -337,12 +336,12 @@ def parse_root(url: str, data: bytes, kind: str, schema: Schema) -> Root:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"{url}: {ROOT} is not that of a store ({error!r})"[:300]) from error
-    _check_frame(url, document, root)
+        raise FormatError(f"{url}: {key} is not that of a store ({error!r})"[:300]) from error
+    _check_frame(f"{url}: {key}", document, root)
     return root
 
 
-def _check_version(url: str, record: Mapping[str, Any]) -> None:
+def _check_version(url: str, record: Mapping[str, Any], key: str) -> None:
     version = record.get("version")
     if version == 1:
         raise FormatError(
@@ -352,10 +351,10 @@ def _check_version(url: str, record: Mapping[str, Any]) -> None:
     if type(version) is int and version > FORMAT_VERSION:
         raise FormatError(
             f"{url} has format version {version}, this release reads {FORMAT_VERSION}; upgrade "
-            f"sadih_dask, or restore its {ROOT} if it is damaged"
+            f"sadih_dask, or restore its {key} if it is damaged"
         )
     if version != FORMAT_VERSION:
-        raise FormatError(f"{url}: {ROOT} has no known format version: {str(version)[:40]!r}")
+        raise FormatError(f"{url}: {key} has no known format version: {str(version)[:40]!r}")
 
 
 def _checksum_of(record: Mapping[str, Any]) -> int | None:
@@ -365,7 +364,7 @@ def _checksum_of(record: Mapping[str, Any]) -> int | None:
         return None
 
 
-def _check_frame(url: str, document: Mapping[str, Any], root: Root) -> None:
+def _check_frame(where: str, document: Mapping[str, Any], root: Root) -> None:
     """Raise if what other Zarr tools read is not what our record says.
 
     Further fields and attributes may be there: those tools can add some.
@@ -374,7 +373,7 @@ def _check_frame(url: str, document: Mapping[str, Any], root: Root) -> None:
     for name, value in expected.items():
         if document.get(name) != value:
             raise IntegrityError(
-                f"{url}: {ROOT} is damaged: field {name!r} is not as it was written. Restore that "
+                f"{where} is damaged: field {name!r} is not as it was written. Restore that "
                 f"file from a copy, or from {FORMER_ROOTS}/"
             )
 

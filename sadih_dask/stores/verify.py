@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sadih_dask.errors import FormatError, IntegrityError
+from sadih_dask.stores.commit import read_sources
 from sadih_dask.stores.reader import Snapshot, read_chunk
 from sadih_dask.stores.root import Segment, load_json
 from sadih_dask.stores.segment import SegmentWriter
@@ -50,6 +51,10 @@ def verify_snapshot(
     for name in names:
         snapshot.check_array(name)
     problems: list[str] = []
+    try:
+        read_sources(snapshot.files, snapshot.root)
+    except (IntegrityError, FormatError) as error:
+        problems.append(str(error))
     work = []
     for segment in snapshot.root.segments:
         problems += _metadata_problems(snapshot, segment)

@@ -81,10 +81,10 @@ class Jobs:
         with tempfile.TemporaryDirectory(dir=self.folder) as url:
             chunk_rows = encode._code_chunk_rows(self.store, BLOCK_ROWS)
             target = Path(url, "codes")
-            with CodeStore.allocate(
+            writer = CodeStore.allocate(
                 target, n_rows, n_bits=N_BITS, model="m", chunk_rows=chunk_rows
-            ) as writer:
-                tree.fill(writer, encode._encode_block, None)
+            )
+            tree.fill(writer, encode._encode_block, None)
 
     def search(self, n_rows: int) -> None:
         """The ten nearest."""

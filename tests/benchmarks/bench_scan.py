@@ -106,7 +106,8 @@ def measure(ways: dict[str, Callable[[], object]], rounds: int) -> Times:
 
 def chunk_files(store: FeatureStore) -> list[Path]:
     """The files of the features, in order."""
-    return [Path(store.url, f"features/c.{chunk}.0") for chunk in range(len(store.chunks))]
+    (component,) = store.components
+    return [Path(store.url, component, f"c.{chunk}.0") for chunk in range(len(store.chunks))]
 
 
 def raw(store: FeatureStore) -> None:
@@ -166,7 +167,7 @@ def floor(store: FeatureStore, labels: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def parts_of_a_block(store: FeatureStore) -> Iterator[tuple[str, float]]:
     """Seconds of the steps of one block, each by itself."""
     size, d = BLOCK_ROWS, store.n_features
-    paths = chunk_files(store)[: size // store.chunk_rows]
+    paths = chunk_files(store)[: max(1, size // store.chunk_rows)]
     x, labels = store.read("features", 0, size), store.read("labels", 0, size)
     y, buffer, raw_buffer = x.copy(), x.copy(), np.empty(x.nbytes // len(paths), np.uint8)
     _, ids = group_rows(labels, N_CLASSES)

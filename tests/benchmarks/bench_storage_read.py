@@ -49,14 +49,14 @@ def main() -> None:
 def make(path: Path, gib: float, n_features: int) -> FeatureStore:
     """Write a float32 store of about `gib` GiB in whole chunks."""
     n_rows = int(gib * 2**30 / (4 * n_features))
-    with FeatureStore.allocate(path, n_rows, n_features, label_dtype=None) as writer:
-        rows = np.random.default_rng(0).standard_normal(
-            (writer.block_rows, n_features), dtype=np.float32
-        )
-        for block in range(writer.n_blocks):
-            start, stop = writer.rows_of(block)
-            writer.write(start, rows[: stop - start])
-        return writer.finalise()
+    writer = FeatureStore.allocate(path, n_rows, n_features, label_dtype=None)
+    rows = np.random.default_rng(0).standard_normal(
+        (writer.block_rows, n_features), dtype=np.float32
+    )
+    for block in range(writer.n_blocks):
+        start, stop = writer.rows_of(block)
+        writer.write(start, rows[: stop - start])
+    return writer.finalise()
 
 
 def measure(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, tuple[float, float]]:
@@ -75,8 +75,10 @@ def raw(store: FeatureStore) -> None:
     """Read the files and look at nothing."""
     # NumPy's buffers lie on huge pages and a bytearray does not: the floor deserves the same.
     buffer = np.empty(store.chunk_rows * store.n_features * 4 + 4, np.uint8)
+    (component,) = store.components
+    folder = Path(store.url, component)
     for chunk in range(len(store.chunks)):
-        with Path(store.url, f"features/c.{chunk}.0").open("rb", buffering=0) as file:
+        with (folder / f"c.{chunk}.0").open("rb", buffering=0) as file:
             file.readinto(buffer.data)
 
 
@@ -90,7 +92,8 @@ def lean(store: FeatureStore, *, reuse: bool) -> None:
 
 def through_zarr(store: FeatureStore) -> None:
     """Read the same blocks through zarr, which checks the chunks' own checksums only."""
-    array = store.to_zarr()["features"]
+    (component,) = store.components
+    array = store.to_zarr()[component]
     for start in range(0, store.n_rows, store.chunk_rows):
         array[start : start + store.chunk_rows]
 

@@ -13,7 +13,8 @@ from sadih_dask.stores.layout import default_chunk_rows
 from tests.benchmarks.sizing_cluster import Store, Work
 from tests.benchmarks.sizing_graph import BLOCK_ROWS, scan_tasks
 
-RECEIPT_READERS = 32
+LISTED = 1000
+"""Names that one request lists."""
 LABEL_BYTES = 8
 CLOUD = Store(latency=0.030, connection=80e6, worker=1.25e9, total=100e9, requests=5500)
 """An object store of a cloud. Assumed, not measured: 30 ms to the first byte, 80 MB/s a connection,
@@ -67,7 +68,7 @@ def work_of(rates: dict[str, Any], job: Job, *, remote: bool) -> Work:
         row_seconds=seconds,
         row_bytes=size,
         row_requests=requests,
-        leaf_requests=0.0 if job.kind == "scan" else 3.0,  # the root, codes, a receipt
+        leaf_requests=0.0 if job.kind == "scan" else 1.0,  # a chunk of codes is written
         merge_seconds=merge["seconds"] if job.kind == "scan" else 0.0,
         result_bytes=merge["bytes"] if job.kind == "scan" else 0.0,
         task_seconds=rates["scheduling"]["worker"],
@@ -84,10 +85,10 @@ def driver_seconds(rates: dict[str, Any], job: Job, store: Store) -> float:
     """What one process does before or after the tasks.
 
     A fit reads labels, and rows to draw anchors from, of up to 64 blocks, one after the other, and
-    solves; an encoding reads the receipt of every block, many side by side.
+    solves; an encoding lists the chunks before and after, and writes some ten small files.
     """
     if job.kind != "scan":
-        return -(-job.n_rows // 65_536) * store.latency / RECEIPT_READERS
+        return (10 + 2 * -(-job.n_rows // (65_536 * LISTED))) * store.latency
     n_chunks = min(SAMPLE_BLOCKS * -(-BLOCK_ROWS // job.chunk_rows), -(-job.n_rows // BLOCK_ROWS))
     seconds = n_chunks * store.latency
     if job.anchors:

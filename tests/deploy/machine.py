@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TypeAlias
 
@@ -126,6 +127,15 @@ class Machine:
     def log(self, process: Process) -> str:
         """Everything that a process has said."""
         return next(log for one, log in self.started if one is process).read_text()
+
+    def status(self, process: Process, path: str) -> int:
+        """What a scheduler or worker answers on its HTTP port."""
+        words = [str(word) for word in process.args]  # type: ignore[union-attr]
+        door = next(w.partition("=")[2] for w in words if w.startswith("--dashboard-address="))
+        with closing(HTTPConnection(door, timeout=PATIENCE)) as connection:
+            connection.request("GET", path)
+            with connection.getresponse() as answer:
+                return answer.status
 
     def healthy(self, process: Process) -> bool:
         """What the image's health check says of a process, as if it were a container's first."""

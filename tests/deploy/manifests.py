@@ -51,6 +51,8 @@ def pod_command(pod: dict[str, Any]) -> Command:
     words = container["args"]
     for name, value in environment.items():
         words = [word.replace(f"$({name})", value) for word in words]
+    # Kubernetes hands on a name that it does not know as it is written.
+    assert not any("$(" in word for word in words), words
     return in_image(words, environment)
 
 
@@ -101,17 +103,18 @@ def operator() -> Any:
     return controller
 
 
-def operator_makes(cluster: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The scheduler's deployment and service and a worker's deployment of a DaskCluster."""
+def operator_makes(cluster: dict[str, Any], n_workers: int = 1) -> Iterator[dict[str, Any]]:
+    """The scheduler's deployment and service and the workers' deployments of a DaskCluster."""
     made = operator()
     name, labels = cluster["metadata"]["name"], cluster["metadata"]["labels"]
     scheduler, worker = cluster["spec"]["scheduler"], cluster["spec"]["worker"]
     yield made.build_scheduler_deployment_spec(name, scheduler["spec"], {}, labels)
     yield made.build_scheduler_service_spec(name, scheduler["service"], {}, labels)
     group = f"{name}-default"
-    yield made.build_worker_deployment_spec(
-        group, "sadih", name, "0123456789", worker["spec"], {}, labels
-    )
+    for number in range(n_workers):
+        yield made.build_worker_deployment_spec(
+            group, "sadih", name, f"{number:010}", worker["spec"], {}, labels
+        )
 
 
 def standing_cluster() -> dict[str, Any]:

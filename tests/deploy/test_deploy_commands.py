@@ -2,7 +2,9 @@
 
 import json
 import os
+import runpy
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -10,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed import Client
+from distributed.security import Security
 
 from tests.deploy.machine import (
     HEALTH,
@@ -44,11 +48,12 @@ def here(tmp_path: Path, tls: Path) -> Iterator[Machine]:
         yield found
 
 
-def bring_up(here: Machine, scheduler: Command, worker: Command) -> Process:
-    """Start both, in this order, and ask each for its health as the image does."""
+def bring_up(here: Machine, scheduler: Command, *workers: Command) -> Process:
+    """Start all, in this order, and ask each for its health as the image does."""
     started = here.start(scheduler, "scheduler")
     here.until_healthy(started)
-    here.until_healthy(here.start(worker, "worker"))
+    for worker in [here.start(worker, "worker") for worker in workers]:
+        here.until_healthy(worker)
     return started
 
 
@@ -67,6 +72,8 @@ def digits(here: Machine) -> None:
 
 def test_compose_runs_and_its_health_check_sees_a_hang(here: Machine) -> None:
     scheduler = bring_up(here, compose_command("scheduler"), compose_command("worker"))
+    pages = ("/health", "/info/main/workers.html", "/json/identity.json", "/metrics", "/status")
+    assert [here.status(scheduler, page) for page in pages] == [200, 404, 404, 404, 404]
     digits(here)
     code, said = here.run(compose_command("run"), **SMALL_RUN)
     assert code == 0, said
@@ -81,11 +88,12 @@ def test_compose_runs_and_its_health_check_sees_a_hang(here: Machine) -> None:
 
 def test_kubernetes_as_the_operator_makes_it(here: Machine) -> None:
     pytest.importorskip("dask_kubernetes", reason="needs pip install dask-kubernetes")
-    scheduler, _, worker = (
+    first, _, *workers = (
         one["spec"]["template"]["spec"] if one["kind"] == "Deployment" else {}
-        for one in operator_makes(standing_cluster())
+        for one in operator_makes(standing_cluster(), n_workers=2)
     )
-    bring_up(here, pod_command(scheduler), pod_command(worker))
+    scheduler = bring_up(here, pod_command(first), *map(pod_command, workers))
+    until(lambda: here.log(scheduler).count("Register worker") == 2, "two workers that join")
     given = here.here((KUBERNETES / "pipeline.toml").read_text(), "client")
     (here.folder / "config" / "pipeline.toml").write_text(given)
     incoming = here.folder / "data" / "incoming"
@@ -97,6 +105,27 @@ def test_kubernetes_as_the_operator_makes_it(here: Machine) -> None:
     code, said = here.run(pod_command(nightly_pod()), **SMALL_RUN)
     assert code == 0, said
     assert latest(here, "runs")["outcome"] == "complete"
+
+
+def test_a_worker_that_is_told_to_end_hands_over_what_it_holds(here: Machine) -> None:
+    scheduler = here.start(compose_command("scheduler"), "scheduler")
+    here.until_healthy(scheduler)
+    first, _ = (here.start(compose_command("worker"), "worker") for _ in range(2))
+    pem = {
+        "tls_ca_file": here.tls / "ca.pem",
+        "tls_client_cert": here.tls / "client.pem",
+        "tls_client_key": here.tls / "client.key",
+    }
+    security = Security(require_encryption=True, **{name: str(p) for name, p in pem.items()})
+    with Client(f"tls://127.0.0.1:{here.port}", security=security, timeout=PATIENCE) as client:
+        client.wait_for_workers(2, timeout=PATIENCE)
+        held = client.map(os.urandom, [16] * 40, pure=False)  # made again, they would be others
+        before = client.gather(held)
+        assert all(len(keys) > 0 for keys in client.has_what().values())
+        first.terminate()
+        assert first.wait(timeout=PATIENCE) is not None
+        assert len(client.has_what()) == 1
+        assert client.gather(held) == before, here.log(first) + here.log(scheduler)
 
 
 def test_systemd(here: Machine) -> None:
@@ -143,6 +172,35 @@ def test_a_single_job_waits_for_its_scheduler(here: Machine) -> None:
 
 def test_a_run_is_well_while_it_lasts(here: Machine) -> None:
     assert here.healthy(here.start(in_image(["run", "--settings"], {}), "client"))
+
+
+@pytest.mark.parametrize(
+    ("words", "address"),
+    [
+        (["dask", "worker", "tls://s:8786", "--dashboard-address", "8790"], "127.0.0.1:8790"),
+        (["/bin/dask", "worker", "tls://s:8786"], "127.0.0.1:8788"),
+        (["/sbin/init", "--", "sadih-entrypoint", "dask-worker", "s:1"], "127.0.0.1:8788"),
+        (["/sbin/init", "--", "sadih-entrypoint", "dask-scheduler"], "127.0.0.1:8787"),
+        (["/sbin/init", "--", "dask", "scheduler", "--dashboard-address=h:1"], "h:1"),
+        (["sadih", "run", "dask-worker.toml"], None),
+    ],
+)
+def test_whom_the_health_check_asks(words: list[str], address: str | None) -> None:
+    assert runpy.run_path(str(HEALTH))["address_of"](words) == address
+
+
+def test_a_worker_that_has_no_address_gets_one_that_the_health_check_knows(tmp_path: Path) -> None:
+    stand_in, retire = tmp_path / "dask", "--preload-nanny=sadih_dask.cluster.retire"
+    stand_in.write_text('#!/bin/sh\nprintf "%s " "$@"\n')
+    stand_in.chmod(0o755)
+    for words, said in (
+        (["dask-worker", "s:1"], f"worker s:1 --dashboard-address=127.0.0.1:8788 {retire} "),
+        (["dask", "worker", "--dashboard-address=:1"], f"worker --dashboard-address=:1 {retire} "),
+        (["dask", "scheduler"], "scheduler "),
+    ):
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        line = in_image(words, {}).words
+        assert subprocess.check_output(line, env=environment, text=True) == said
 
 
 def test_the_image_speaks_the_words_of_sadih_and_of_dask(here: Machine) -> None:

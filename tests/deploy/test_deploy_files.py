@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dask.utils import parse_bytes
+from dask.utils import parse_bytes, parse_timedelta
 
 from sadih_dask import __version__
 from sadih_dask.cli import commands
+from sadih_dask.cluster.settings import ClusterSettings
+from sadih_dask.compute import remote
 from tests.deploy.machine import BIN
 from tests.deploy.manifests import (
     DEPLOY,
@@ -19,6 +21,7 @@ from tests.deploy.manifests import (
     ROOT,
     compose,
     documents,
+    helm_commands,
     standing_cluster,
     unit,
 )
@@ -87,15 +90,27 @@ def test_exit_codes_mean_the_same_everywhere() -> None:
     assert {int(code) for code in re.findall(r"\$code == (\d+)", script)} == RESUMABLE
 
 
-def test_workers_get_less_memory_than_their_container() -> None:
+def test_containers_have_a_quarter_above_the_memory_of_their_worker() -> None:
     worker = compose()["worker"]
     pod: dict[str, Any] = standing_cluster()["spec"]["worker"]["spec"]["containers"][0]
+    chart = documents(DEPLOY / "helm" / "values.yaml")[0]["worker"]
     for words, resources in (
         (worker["command"], worker["deploy"]["resources"]),
         (pod["args"], pod["resources"]),
+        (helm_commands()[1].words, chart["resources"]),
     ):
-        own = next(word.partition("=")[2] for word in words if word.startswith("--memory-limit="))
-        assert parse_bytes(own) < 0.95 * parse_bytes(resources["limits"]["memory"])
+        last = [word.partition("=")[2] for word in words if word.startswith("--memory-limit=")][-1]
+        # Kubernetes says 7Gi, compose 5G and means GiB.
+        limit = resources["limits"]["memory"].removesuffix("i") + "iB"
+        assert parse_bytes(limit) >= 1.25 * parse_bytes(last)
+
+
+def test_everybody_waits_as_long_for_the_others() -> None:
+    text = "".join(path.read_text() for path in DEPLOY.rglob("*.*") if path.suffix != ".md")
+    waits = {float(seconds) for seconds in re.findall(r"--death-timeout=(\d+)", text)}
+    _, by_default = remote.WORKER_TIMEOUT
+    run = ClusterSettings(kind="scheduler", address="tls://scheduler:8786")
+    assert waits == {run.seconds_without_workers} == {parse_timedelta(by_default)}
 
 
 def test_images_are_of_this_version_and_from_no_particular_registry() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from dask.utils import parse_bytes
 
 from tests.deploy.manifests import (
     KUBERNETES,
@@ -133,6 +134,25 @@ def test_pods_have_no_rights(pod: str) -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
+
+
+@pytest.mark.parametrize("pod", ["scheduler", "worker", "run"])
+def test_pods_ask_for_the_disk_that_their_volumes_may_fill(pod: str) -> None:
+    spec = nightly_pod() if pod == "run" else standing_cluster()["spec"][pod]["spec"]
+    sizes = [volume["emptyDir"]["sizeLimit"] for volume in spec["volumes"] if "emptyDir" in volume]
+    asked = container(spec)["resources"]["requests"]["ephemeral-storage"]
+    assert parse_bytes(f"{asked}B") == sum(parse_bytes(f"{size}B") for size in sizes)
+
+
+def test_budgets_find_their_pods_and_spot_nodes_get_workers_only() -> None:
+    scheduler, _, worker = operator_makes(standing_cluster())
+    for budget, made in zip(
+        documents(KUBERNETES / "disruption.yaml"), (worker, scheduler), strict=True
+    ):
+        labels = made["spec"]["template"]["metadata"]["labels"]
+        assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    specs = [one["spec"]["template"]["spec"] for one in (scheduler, worker)]
+    assert ["affinity" in spec for spec in (*specs, nightly_pod())] == [True, False, True]
 
 
 def test_the_operator_takes_the_names() -> None:

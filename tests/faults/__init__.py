@@ -11,18 +11,19 @@ before. (i) is tests/integration, (u) is tests/unit.
 |---|---|---|
 | kill -9 of random workers | `workers` | (i) test_faults_cluster, test_training_troubles |
 | kill -9 of the scheduler | `scheduler` | (i) test_faults_cluster |
-| kill -9 of the driver | `driver` | (i) test_faults_driver, test_storage_killed, test_encode |
-| disk full at any write | `full_disk` | (i) test_faults_disk, test_storage_killed |
-| flip, truncate, delete | `flips` | (i) test_faults_files; (u) test_storage_integrity, |
-| | | test_model_files_damaged |
+| kill -9 of the driver | `driver` | (i) test_faults_driver, test_stores_killed, test_encode |
+| disk full at any write | `full_disk` | (i) test_faults_disk, test_stores_killed |
+| flip, truncate, delete | `flips` | (i) test_faults_files; (u) stores/test_integrity, |
+| | | model/test_model_file_damaged |
 | a poison row block | `poison` | (i) test_faults_poison, test_training_troubles |
-| a slow or memory-starved worker | `starved` | (i) test_faults_starved; (u) test_memory_plan |
-| hostile stores and models | `hostile` | (i) test_faults_files; (u) test_storage_hostile, |
-| | | test_model_files_damaged, test_sources_hostile |
-| two writers on one store | `two_writers` | (i) test_faults_files, test_storage_killed |
+| a slow or memory-starved worker | `starved` | (i) test_faults_starved; (u) compute/test_memory |
+| hostile stores and models | `hostile` | (i) test_faults_files; (u) stores/test_hostile, |
+| | | model/test_model_file_damaged, sources/test_hostile |
+| two writers on one store | `two_writers` | (i) test_faults_files, test_stores_killed |
 
 The package has no hooks for any of this. Faults come from outside: signals, small file systems,
-bytes changed on disk; exact moments come from a wrapper around the system's rename (`forks`).
+bytes changed on disk; exact moments come from wrappers around its rename and link
+(`forks`).
 
 What guards files of others' formats: search results as ``.npz`` have the CRC-32 of the zip format,
 which NumPy checks; as Parquet and Zarr checksums of their pages and chunks, which pyarrow checks if

@@ -2,12 +2,12 @@
 
     python -m tests.faults.driver [--kills 30] [--seed 20]
 
-Everything that is committed is committed by renaming a file. An undisturbed run tells how many
-renames there are; then a run of its own is killed *before* and one *after* every single one of
-them, and further ones at random moments (``--kills`` of them, with figures and a report). After
-each kill the same command is run again. What must hold: it ends with 0 and the result is the same
-to the last bit; no finished stage is done again, and no block that had its receipt is written
-again; nothing is left that a later run does not find or remove.
+Everything that is committed is committed by giving a file its name, in one step. An undisturbed run
+tells how many such steps there are; then a run of its own is killed *before* and one *after* every
+single one of them, and further ones at random moments (``--kills`` of them, with figures and a
+report). After each kill the same command is run again. What must hold: it ends with 0 and the
+result is the same to the last bit; no finished stage is done again, and no chunk that was there is
+written again, in the same segment or in another; nothing is left that was begun.
 """
 
 from __future__ import annotations
@@ -32,25 +32,24 @@ When = Literal["before", "after"]
 
 
 def run(folder: Path, kills: int, seed: int) -> Outcome:
-    """Kill around every rename, then at random moments."""
+    """Kill around every step, then at random moments."""
     outcome = Outcome("kill -9 of the driver")
     with Forks(folder) as forks:
         ordeal = Ordeal(forks, folder, outcome)
-        renames = ordeal.n_renames
-        for number in range(renames):
+        for number in range(ordeal.n_steps):
             for when in ("before", "after"):
-                ordeal.at_rename(when, number)
+                ordeal.at_step(when, number)
         exact = outcome.trials
         drawn = Ordeal(forks, folder / "drawn", outcome, report=True)
         rng = random.Random(seed)
         for _ in range(kills):
             drawn.at_moment(rng.random())
     outcome.figures = {
-        "renames in a run": f"{renames}",
+        "steps of a run": f"{ordeal.n_steps}",
         "kills around them": f"{exact}",
         "at random moments": f"{outcome.trials - exact}",
         "finished stages done again": f"{ordeal.repeated['stage'] + drawn.repeated['stage']}",
-        "blocks with a receipt written again": f"{ordeal.repeated['block']}",
+        "chunks written again": f"{ordeal.repeated['chunk'] + drawn.repeated['chunk']}",
         "chunks read, of an undisturbed run": f"{ordeal.share_read:.2f} x",
     }
     return outcome
@@ -79,7 +78,7 @@ class Ordeal:
         self.expected = self._run.digests()
         self.seconds = ended.seconds
         done = read_tally(self._tally)
-        self.n_renames = sum(n for what, n in done.items() if what.startswith("rename"))
+        self.n_steps = sum(n for what, n in done.items() if what.startswith("name "))
         self._n_reads = _n_reads(done)
         self.repeated: Counter[str] = Counter()
         self._reads: list[int] = []
@@ -89,11 +88,11 @@ class Ordeal:
         """Chunks read by a killed and its resumed run, as a multiple of an undisturbed one."""
         return sum(self._reads) / max(1, len(self._reads)) / self._n_reads
 
-    def at_rename(self, when: When, number: int) -> None:
-        """Kill before or after one rename, resume, compare."""
+    def at_step(self, when: When, number: int) -> None:
+        """Kill before or after a file gets its name, resume, compare."""
         self._start_anew()
         ended = self._forks.run(*self._run.words, kill=(when, number), tally=self._tally)
-        self._judge(f"{when} rename {number}", ended.code, RESUMABLE)
+        self._judge(f"{when} step {number}", ended.code, RESUMABLE)
 
     def at_moment(self, share: float) -> None:
         """Kill after a share of the time of an undisturbed run, resume, compare."""
@@ -120,6 +119,7 @@ class Ordeal:
             assert ended.code == 0, f"resumed with {ended.code}: {ended.said[-800:]}"
             after = read_tally(self._tally)
             assert self._run.digests() == self.expected, "another result"
+            assert not self._run.unfinished(), f"begun and left: {self._run.unfinished()}"
             self._compare(before, after)
             if self._outcome.trials % ONCE_MORE == 0:
                 third = self._forks.run(*self._run.words)
@@ -131,11 +131,11 @@ class Ordeal:
     def _compare(self, before: Counter[str], after: Counter[str]) -> None:
         """No finished work is done again."""
         stages = _stages(before) & _stages(after)
-        blocks = _blocks(before) & _written(after)
+        chunks = _chunks(before) & _chunks(after)
         self.repeated["stage"] += len(stages)
-        self.repeated["block"] += len(blocks)
+        self.repeated["chunk"] += len(chunks)
         assert not stages, f"done again: {stages}"
-        assert not blocks, f"written again: {blocks}"
+        assert not chunks, f"written again: {chunks}"
 
 
 def _n_reads(tally: Counter[str]) -> int:
@@ -146,15 +146,9 @@ def _stages(tally: Counter[str]) -> set[str]:
     return {what for what in tally if what.endswith("/done.json")}
 
 
-def _blocks(tally: Counter[str]) -> set[tuple[str, str]]:
-    """Store and number of every block that has its receipt."""
-    found = (re.fullmatch(r"rename (.*)/_commits/pending/(\d+)", what) for what in tally)
-    return {(match[1], match[2]) for match in found if match}
-
-
-def _written(tally: Counter[str]) -> set[tuple[str, str]]:
-    """Store and number of every block of which a chunk was written."""
-    found = (re.fullmatch(r"rename (.*)/\w+/c\.(\d+)[.0]*", what) for what in tally)
+def _chunks(tally: Counter[str]) -> set[tuple[str, str]]:
+    """Store, and array and number of every chunk that got its name, whatever its segment."""
+    found = (re.fullmatch(r"name (.*)/segments/[0-9a-f]+/(\w+/c\.[\d.]+)", what) for what in tally)
     return {(match[1], match[2]) for match in found if match}
 
 

@@ -7,9 +7,9 @@ Each trial damages one file and looks at it in both ways: by reading it as a cal
 says that something is wrong, and names the file, for chunks also the array and the chunk.
 
 Left out, as nothing that is in them is ever read: files that a killed writer left half-written
-(``.tmp``), and on POSIX file systems the text in a lock, which only serves to say who holds it. A
-model file is a zip file: dates, attributes and version numbers in its headers carry nothing. A flip
-there counts as harmless only if the model that is loaded saves as the bytes of the intact file.
+(``.tmp``), and those whose locks order writers (``.swap``), which are empty. A model file is a zip
+file: dates, attributes and version numbers in its headers carry nothing. A flip there counts as
+harmless only if the model that is loaded saves as the bytes of the intact file.
 """
 
 from __future__ import annotations

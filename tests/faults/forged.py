@@ -20,7 +20,8 @@ import numpy as np
 
 from sadih_dask import SADIH, CodeStore, FeatureStore
 from sadih_dask.files.checksum import crc32c, trailer
-from sadih_dask.stores.root import ATTRIBUTE, _checksum
+from sadih_dask.ingest import DataFiles, ingest
+from tests.support.stores import forge, segment_folder
 
 Maker = Callable[[Path], Path]
 SPARSE = 40 << 30
@@ -42,17 +43,28 @@ def cases() -> Iterator[tuple[str, str, Maker]]:
     """Yield a name, what it pretends to be (see `hostile`), and its maker."""
     for name, change in _METADATA.items():
         yield f"store: {name}", "store", _with_metadata(change)
-    for name, record in _ATTRIBUTES.items():
-        yield f"store: {name}", "store", _with_record(record)
+    for name, change in _RECORDS.items():
+        yield f"store: {name}", "store", _with_record(change)
+    for name, change in _SEGMENTS.items():
+        yield f"store: a segment with {name}", "store", _with_segment(change)
     for name in ("../../etc", "features/../..", "/etc", "zarr.json", "x" * 999, ""):
         yield f"store: an array named {name[:16]!r}", "store", _with_array(name)
-    for key in ("zarr.json", "features/zarr.json", "_commits/manifest-00000001", "features/c.0.0"):
+    for key in ("zarr.json", "segments/*/manifest", "segments/*/features/c.0.0", "deletions/*"):
         yield f"store: {key} of 40 GiB", "store", _sparse(key)
+    for key in ("segments/zarr.json", "segments/*/zarr.json", "segments/*/features/zarr.json"):
+        yield f"store: {key} of 40 GiB", "documents", _sparse(key)
+    for name, change in _METADATA.items():
+        yield f"store: {name}, in the array's document", "documents", _with_document(change)
+    yield "store: a record of sources of 40 GiB", "ingested", _sparse("sources/*")
+    yield "store: a record of sources that is a pipe", "ingested", _pipe("sources/*")
     for name, text in _ROOTS.items():
         yield f"store: {name}", "store", _with_root(text)
     yield "store: a zstd bomb", "store", _bomb
-    yield "store: a pipe for a chunk", "store", _pipe
-    yield "store: a link out of the store for a chunk", "store", _link
+    for key in ("segments/*/features/c.0.0", "segments/*/manifest", "deletions/*", "zarr.json"):
+        yield f"store: a pipe for {key}", "store", _pipe(key)
+        yield f"store: a link out of the store for {key}", "store", _link(key)
+    for key in ("segments", "segments/*", "segments/*/features", "deletions"):
+        yield f"store: {key} is a link to a folder elsewhere", "store", _folder_link(key)
     yield "codes: codes of another length", "codes", _codes({"n_bits": 64})
     yield "codes: 2^40 bits", "codes", _codes({"n_bits": 1 << 40})
     for name, member in _MEMBERS.items():
@@ -77,6 +89,8 @@ def intact(folder: Path) -> dict[str, Path]:
     CodeStore.create(folder / "c", np.zeros((4, 2), np.uint8), n_bits=16, model="m")
     return {
         "store": _small_store(folder),
+        "documents": folder / "s",
+        "ingested": folder / "s",
         "codes": folder / "c",
         "model": _model(folder),
         "source": folder / "x.npy",
@@ -110,14 +124,33 @@ _METADATA: dict[str, dict[str, Any]] = {
     "a shape that is text": {"shape": "88"},
     "storage transformers": {"storage_transformers": [{"name": "x"}]},
 }
-_ATTRIBUTES: dict[str, dict[str, Any]] = {
-    "2^47 rows": {"n_rows": 1 << 47, "planned_rows": 1 << 47},
+_OUT = "../../../../etc/passwd"
+_RECORDS: dict[str, dict[str, Any]] = {
     "generation 10^30": {"generation": 10**30},
-    "generation 2^40": {"generation": 1 << 40},
     "format that is a list": {"format": ["sadih-features"]},
-    "class names that are none": {"class_names": {"a": 1}},
-    "ids of a strange encoding": {"ids": "pickle"},
-    "incomplete, 2^47 rows planned": {"state": "incomplete", "planned_rows": 1 << 47},
+    "a uid that leads out": {"uid": _OUT},
+    "a record of sources elsewhere": {"sources": _OUT},
+    "a history that leads out": {"history": [[1, _OUT]]},
+    "what is being written elsewhere": {"pending": [{"id": _OUT, "key": "", "by": ""}]},
+    "class names that are none": {"properties": {"class_names": {"a": 1}, "source": ""}},
+    "ids of a strange encoding": {
+        "properties": {"class_names": [], "source": "", "ids": "pickle"},
+    },
+    "columns of objects": {"arrays": {"features": ["object", [3]]}},
+    "columns of 2^40 numbers": {"arrays": {"features": ["float32", [1 << 40]]}},
+    "no segments": {"segments": []},
+    "a million segments": {"segments": [{}] * 10**6},
+}
+_SEGMENTS: dict[str, dict[str, Any]] = {
+    "2^47 rows": {"n_rows": 1 << 47},
+    "2^40 rows, as its leaves say": {"n_rows": 1 << 40, "leaves": 1 << 40},
+    "chunks of 2^40 rows": {"chunk_rows": 1 << 40},
+    "chunks of no rows": {"chunk_rows": 0},
+    "an id that leads out": {"id": _OUT},
+    "deletions elsewhere": {"deleted": {"id": _OUT, "n_rows": 1, "hash": "0" * 32}},
+    "2^40 deletions": {"deleted": {"id": "0" * 32, "n_rows": 1 << 40, "hash": "0" * 32}},
+    "deletions that are not there": {"deleted": {"id": "0" * 32, "n_rows": 1, "hash": "0" * 32}},
+    "a codec of its own": {"compression": "pickle"},
 }
 _ROOTS: dict[str, Callable[[], bytes]] = {
     "16 MiB of brackets in its root": lambda: b"[" * FULL_ROOT,
@@ -129,46 +162,78 @@ _ROOTS: dict[str, Callable[[], bytes]] = {
 
 def _small_store(folder: Path, **options: Any) -> Path:
     x, numbers = np.ones((8, 3), np.float32), np.arange(8)
-    FeatureStore.create(folder / "s", x, numbers, ids=numbers, chunk_rows=4, **options)
+    store = FeatureStore.create(folder / "s", x, numbers, ids=numbers, chunk_rows=4, **options)
+    store.delete([1])
     return folder / "s"
 
 
-def _forge(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> Path:
-    """Change the root's record and arrays, and make its checksum fit again."""
-    root = json.loads((path / "zarr.json").read_text())
-    record, arrays = root["attributes"][ATTRIBUTE], root["consolidated_metadata"]["metadata"]
-    change(record, arrays)
-    record["checksum"] = _checksum(record, arrays)
-    (path / "zarr.json").write_text(json.dumps(root))
-    for name in ("features", "codes"):
-        if name in arrays and (path / name).is_dir():
-            (path / name / "zarr.json").write_text(json.dumps(arrays[name]))
+def _ingested(folder: Path) -> Path:
+    np.save(folder / "x.npy", np.ones((8, 3), np.float32))
+    ingest(DataFiles(folder / "x.npy"), folder / "s")
+    return folder / "s"
+
+
+def _place(folder: Path, key: str) -> Path:
+    """A file or folder of a new small store; of several with such a name, the first."""
+    path = _ingested(folder) if key.startswith("sources") else _small_store(folder)
+    return sorted(path.glob(key))[0] if key != "segments/*" else segment_folder(_opened(path))
+
+
+def _opened(path: Path) -> FeatureStore:
+    return FeatureStore.open(path)
+
+
+def _forged(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> Path:
+    forge(path, change)
     return path
 
 
 def _with_metadata(change: dict[str, Any]) -> Maker:
-    return lambda f: _forge(_small_store(f), lambda _, arrays: arrays["features"].update(change))
+    def forged(_: dict[str, Any], metadata: dict[str, Any]) -> None:
+        next(found for key, found in metadata.items() if key.endswith("features")).update(change)
+
+    return lambda folder: _forged(_small_store(folder), forged)
+
+
+def _with_document(change: dict[str, Any]) -> Maker:
+    def make(folder: Path) -> Path:
+        file = _place(folder, "segments/*/features/zarr.json")
+        file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+        return folder / "s"
+
+    return make
 
 
 def _with_record(change: dict[str, Any]) -> Maker:
-    def forged(record: dict[str, Any], arrays: dict[str, Any]) -> None:
-        record.update(change)
-        for document in arrays.values():
-            document["shape"][0] = change.get("n_rows", document["shape"][0])
+    return lambda folder: _forged(_small_store(folder), lambda record, _: record.update(change))
 
-    return lambda folder: _forge(_small_store(folder), forged)
+
+def _with_segment(change: dict[str, Any]) -> Maker:
+    def forged(record: dict[str, Any], _: dict[str, Any]) -> None:
+        segment = record["segments"][0]
+        leaf = segment["leaves"][0]
+        segment.update(change)
+        if "leaves" in change:
+            segment["leaves"] = [[change["leaves"], leaf[1]]]
+
+    return lambda folder: _forged(_small_store(folder), forged)
 
 
 def _with_array(name: str) -> Maker:
-    def forged(_: dict[str, Any], arrays: dict[str, Any]) -> None:
-        arrays[name] = dict(arrays["features"])
+    def forged(record: dict[str, Any], metadata: dict[str, Any]) -> None:
+        (segment,) = record["segments"]
+        record["arrays"][name] = record["arrays"]["features"]
+        for _, hashes in segment["leaves"]:
+            hashes[name] = hashes["features"]
+        path = f"segments/{segment['id']}"
+        metadata[f"{path}/{name}"] = metadata[f"{path}/features"]
 
-    return lambda folder: _forge(_small_store(folder), forged)
+    return lambda folder: _forged(_small_store(folder), forged)
 
 
 def _sparse(key: str) -> Maker:
     def make(folder: Path) -> Path:
-        os.truncate(_small_store(folder) / key, SPARSE)
+        os.truncate(_place(folder, key), SPARSE)
         return folder / "s"
 
     return make
@@ -186,28 +251,47 @@ def _with_root(text: Callable[[], bytes]) -> Maker:
 def _bomb(folder: Path) -> Path:
     path = _small_store(folder, compression="zstd")
     frame = numcodecs.zstd.compress(bytes(1 << 28), 3)
-    (path / "features/c.0.0").write_bytes(frame + trailer(crc32c(frame)))
+    chunk = segment_folder(_opened(path)) / "features/c.0.0"
+    chunk.write_bytes(frame + trailer(crc32c(frame)))
     return path
 
 
-def _pipe(folder: Path) -> Path:
-    path = _small_store(folder)
-    (path / "features/c.0.0").unlink()
-    os.mkfifo(path / "features/c.0.0")
-    return path
+def _pipe(key: str) -> Maker:
+    def make(folder: Path) -> Path:
+        file = _place(folder, key)
+        file.unlink()
+        os.mkfifo(file)
+        return folder / "s"
+
+    return make
 
 
-def _link(folder: Path) -> Path:
-    path = _small_store(folder)
-    (path / "features/c.0.0").unlink()
-    (path / "features/c.0.0").symlink_to("/dev/zero")
-    return path
+def _link(key: str) -> Maker:
+    def make(folder: Path) -> Path:
+        file = _place(folder, key)
+        file.unlink()
+        file.symlink_to("/dev/zero")
+        return folder / "s"
+
+    return make
+
+
+def _folder_link(key: str) -> Maker:
+    """What was there lies elsewhere now, whole."""
+
+    def make(folder: Path) -> Path:
+        place = _place(folder, key)
+        place.rename(folder / "elsewhere")
+        place.symlink_to(folder / "elsewhere")
+        return folder / "s"
+
+    return make
 
 
 def _codes(change: dict[str, Any]) -> Maker:
     def make(folder: Path) -> Path:
         CodeStore.create(folder / "c", np.zeros((4, 2), np.uint8), n_bits=16, model="m")
-        return _forge(folder / "c", lambda record, _: record.update(change))
+        return _forged(folder / "c", lambda record, _: record["properties"].update(change))
 
     return make
 

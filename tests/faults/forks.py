@@ -2,9 +2,9 @@
 
 `Forks` starts one process that has the package imported, and has it fork a child for every command.
 A child is a process like any other: it runs ``sadih_dask.cli.main`` and can be killed. Before that
-it may be told to kill itself at an exact moment, *before* or *after* its k-th rename of a file (all
-that this package commits, it commits by a rename), and to keep a tally of what it reads and
-renames, which outlives it.
+it may be told to kill itself at an exact moment, *before* or *after* it gives a file its name for
+the k-th time (by a rename that replaces, or by a link that does not: all that this package commits,
+it commits by one of them), and to keep a tally of what it reads and names, which outlives it.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Forks:
     ) -> Child:
         """Fork a child that runs ``sadih WORDS``, or a script with these arguments.
 
-        kill    kills itself before or after that rename, counted from 0
-        tally   a file to which it adds a line for every chunk it reads and every rename
+        kill    kills itself before or after that file gets its name, counted from 0
+        tally   a file to which it adds a line for every chunk it reads and every file it names
         """
         self._count += 1
         log = self._folder / f"said-{self._count}.txt"
@@ -133,7 +133,7 @@ class Forks:
 
 
 def read_tally(path: Path) -> Counter[str]:
-    """What was done how often: "read URL ARRAY CHUNK" and "rename PATH"."""
+    """What was done how often: "read URL ARRAY CHUNK" and "name PATH"."""
     return Counter(path.read_text().splitlines()) if path.exists() else Counter()
 
 
@@ -187,27 +187,31 @@ def _watch(kill: tuple[str, int] | None, tally: str | None) -> None:
     from sadih_dask.stores import reader
 
     lines = None if tally is None else os.open(tally, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    renames = iter(range(sys.maxsize))
-    real_replace, real_read = os.replace, reader.read_chunk
+    named = iter(range(sys.maxsize))
+    real_read = reader.read_chunk
 
     def note(text: str) -> None:
         if lines is not None:
             os.write(lines, f"{text}\n".encode())
 
-    def replace(source: Any, target: Any, **options: Any) -> None:
-        number = next(renames)
-        for when in ("before", "after"):
-            if kill is not None and tuple(kill) == (when, number):
-                os.kill(os.getpid(), signal.SIGKILL)
-            if when == "before":
-                real_replace(source, target, **options)
-                note(f"rename {os.fspath(target)}")
+    def watched(real: Any) -> Any:
+        def name(source: Any, target: Any, **options: Any) -> None:
+            number = next(named)
+            for when in ("before", "after"):
+                if kill is not None and tuple(kill) == (when, number):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if when == "before":
+                    real(source, target, **options)
+                    note(f"name {os.fspath(target)}")
+
+        return name
 
     def read_chunk(snapshot: Any, segment: Any, layout: Any, chunk: int, *rest: Any) -> None:
         note(f"read {snapshot.files.url}/{segment.path} {layout.name} {chunk}")
         real_read(snapshot, segment, layout, chunk, *rest)
 
-    os.replace = replace  # type: ignore[assignment]
+    os.replace = watched(os.replace)
+    os.link = watched(os.link)
     reader.read_chunk = read_chunk  # type: ignore[assignment]
 
 

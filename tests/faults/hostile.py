@@ -97,6 +97,8 @@ def _commands(kind: str, path: Path) -> list[tuple[Any, ...]]:
     other = path.with_name("other")
     return {
         "store": [("inspect", path), ("verify", path), ("fit", path, other)],
+        "documents": [("inspect", path), ("verify", path)],
+        "ingested": [("verify", path), ("ingest", path.with_name("x.npy"), path, "--append")],
         "codes": [("inspect", path), ("verify", path), ("export", path, other)],
         "model": [("inspect", path), ("verify", path), ("encode", other, path, "out")],
         "source": [("ingest", path, other)],

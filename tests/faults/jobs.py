@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from sadih_dask import CodeStore, FeatureStore
+from sadih_dask.jobs.inspect import open_store
 from sadih_dask.model.model_file import read_model, write_model
 
 STAGES = ("ingest", "fit", "encode", "export", "evaluate")
@@ -170,6 +171,11 @@ index = "flat"
 enabled = {str(self.report).lower()}
 {self.cluster}
 """
+
+    def unfinished(self) -> list[str]:
+        """What is named as being written in the stores of the directory."""
+        stores = [path.parent for path in self.directory.rglob("segments")]
+        return [begun for path in stores for begun in open_store(path).verify().unfinished]
 
     def digests(self) -> dict[str, str]:
         """A hash of everything that the latest run consists of."""

@@ -20,13 +20,13 @@ import numpy as np
 
 from sadih_dask import SADIH, CodeStore, FeatureStore
 from sadih_dask.compute.checkpoint import Checkpoint
-from sadih_dask.errors import IncompleteError, IntegrityError
+from sadih_dask.errors import IntegrityError
+from sadih_dask.ingest.provenance import provenance_of
 from sadih_dask.stores.features import FeatureWriter
 from tests.faults.commands import CommandFailed, run_here
 from tests.faults.jobs import Job, Run, Size
 
 N, CHUNK = 50, 8
-SHARDED = 16
 Digest = str
 
 
@@ -52,13 +52,12 @@ def all_specimens(folder: Path) -> list[Specimen]:
     """Make one of every kind."""
     found = []
     for compression in ("none", "zstd"):
-        for shard_rows in (None, SHARDED):
-            kind = f"{compression}{'' if shard_rows is None else ', sharded'}"
-            url = folder / f"features-{compression}-{shard_rows}"
-            found += _store(f"features, {kind}", _features(url, compression, shard_rows))
-            url = folder / f"codes-{compression}-{shard_rows}"
-            found += _store(f"codes, {kind}", _codes(url, compression, shard_rows))
-    found += [_one_digit(folder / "digit"), _older_manifest(folder / "older")]
+        kind = f"features, {compression}"
+        found += _store(kind, _features(folder / kind, compression))
+        kind = f"codes, {compression}"
+        found += _store(kind, _codes(folder / kind, compression))
+    found += [_one_digit(folder / "digit"), *_former_state(folder / "former")]
+    found += _ingested(folder)
     found += _unfinished(folder / "unfinished")
     found += [_model(folder / "model.sadih"), _scan_parts(folder / "parts")]
     found += _run_directory(folder / "runs")
@@ -78,24 +77,20 @@ def _table(first: int, last: int) -> dict[str, Any]:
     }
 
 
-def _features(url: Path, compression: str, shard_rows: int | None) -> FeatureStore:
-    form: dict[str, Any] = {
-        "chunk_rows": CHUNK,
-        "shard_rows": shard_rows,
-        "compression": compression,
-    }
-    store = FeatureStore.create(url, **_table(0, 30), class_names=list("abcde"), **form)
+def _features(url: Path, compression: str) -> FeatureStore:
+    """Two segments, both with deleted rows."""
+    names = list("abcde")
+    store = FeatureStore.create(
+        url, **_table(0, 30), class_names=names, chunk_rows=CHUNK, compression=compression
+    )
     store.append(**_table(30, N))
+    store.delete(["ä3", "ä4", "ä40"])
     return store
 
 
-def _codes(url: Path, compression: str, shard_rows: int | None) -> CodeStore:
+def _codes(url: Path, compression: str) -> CodeStore:
     codes = np.random.default_rng(1).integers(256, size=(N, 4), dtype=np.uint8)
-    form: dict[str, Any] = {
-        "chunk_rows": CHUNK,
-        "shard_rows": shard_rows,
-        "compression": compression,
-    }
+    form: dict[str, Any] = {"chunk_rows": CHUNK, "compression": compression}
     return CodeStore.create(url, codes, n_bits=32, model="m", ids=np.arange(N), **form)
 
 
@@ -108,7 +103,7 @@ def _contents(store: FeatureStore | CodeStore) -> Digest:
 
 
 def _store(name: str, store: FeatureStore | CodeStore) -> Iterator[Specimen]:
-    """The chunks, the root, the arrays' documents and the manifest of a store."""
+    """The root of a store, and of its segments the chunks, documents, manifests and deletions."""
     url, kind = Path(store.url), type(store)
 
     def read() -> Digest:
@@ -117,24 +112,33 @@ def _store(name: str, store: FeatureStore | CodeStore) -> Iterator[Specimen]:
     def verify() -> None:
         run_here("verify", url, "--quiet")
 
-    manifest = sorted(url.glob("_commits/manifest-*"))[-1]
+    segments = [url / segment.path for segment in store.segments]
     groups = {
-        "chunks": sorted(url.glob("*/c.*")),
-        "zarr.json of the group": [url / "zarr.json"],
-        "zarr.json of an array": sorted(url.glob("*/zarr.json")),
-        "manifest": [manifest],
+        "chunks": [path for folder in segments for path in folder.glob("*/c.*")],
+        "zarr.json of the root": [url / "zarr.json"],
+        "zarr.json of a group": [folder / "zarr.json" for folder in (url / "segments", *segments)],
+        "zarr.json of an array": [
+            path for folder in segments for path in folder.glob("*/zarr.json")
+        ],
+        "manifest": [folder / "manifest" for folder in segments],
+        "deletions": [
+            url / "deletions" / part.deleted.id
+            for part in store.segments
+            if part.deleted is not None
+        ],
     }
     for what, files in groups.items():
-        yield Specimen(f"{name}: {what}", tuple(files), read, verify, _named_in_store(url))
+        if files:
+            ordered = tuple(sorted(files))
+            yield Specimen(f"{name}: {what}", ordered, read, verify, _named_in_store(url))
 
 
 def _named_in_store(url: Path) -> Callable[[Path], tuple[str, ...]]:
     def named(file: Path) -> tuple[str, ...]:
+        key = str(file.relative_to(url))
         if file.name.startswith("c."):
-            return (str(url), f"array {file.parent.name!r}, chunk ", f"{file.parent.name}/c.")
-        if file.name == "zarr.json" and file.parent != url:
-            return (str(url), f"array {file.parent.name!r}")
-        return (str(url), file.name.split("-")[0])
+            return (str(url), f"array {file.parent.name!r}, chunk ", key)
+        return (str(url), key)
 
     return named
 
@@ -145,10 +149,11 @@ def _one_digit(url: Path) -> Specimen:
     return next(found for found in _store("8 rows", store) if "of an array" in found.name)
 
 
-def _older_manifest(url: Path) -> Specimen:
+def _former_state(url: Path) -> Iterator[Specimen]:
     """Readers that were sent to another process before an append still look at it."""
     store = FeatureStore.create(url, **_table(0, 30), chunk_rows=CHUNK)
     held = pickle.dumps(store)
+    manifest = url / store.segments[0].path / "manifest"
     store.append(**_table(30, N))
 
     def read() -> Digest:
@@ -157,43 +162,61 @@ def _older_manifest(url: Path) -> Specimen:
         group._OPENED.clear()  # as in a process that has not opened the store before
         return _contents(pickle.loads(held))
 
-    file = url / "_commits/manifest-00000001"
-    return Specimen("manifest of an earlier commit", (file,), read, None, _named_in_store(url))
+    (root,) = (url / "roots").iterdir()
+    for name, file in (("root", root), ("manifest", manifest)):
+        named = _named_in_store(url)
+        yield Specimen(f"{name} of a former commit", (file,), read, None, named)
+
+
+def _ingested(folder: Path) -> Iterator[Specimen]:
+    """The record of the files that rows came from: without it they would be added twice."""
+    source, url = folder / "x.npy", folder / "ingested"
+    np.save(source, _table(0, N)["features"])
+    run_here("ingest", source, url, "--quiet")
+
+    def read() -> Digest:
+        store = FeatureStore.open(url)
+        return hashlib.sha256(repr(provenance_of(store)).encode()).hexdigest()
+
+    def verify() -> None:
+        run_here("verify", url, "--quiet")
+
+    files = tuple((url / "sources").iterdir())
+    yield Specimen("record of source files", files, read, verify, _named_in_store(url))
 
 
 def _unfinished(url: Path) -> Iterator[Specimen]:
-    """A store whose writer was killed: receipts and chunks that a later call goes on from."""
-    form: dict[str, Any] = {"label_dtype": "int64", "id_dtype": "U8", "thumbnail_shape": (4, 4)}
-    with FeatureStore.allocate(url, N, 3, chunk_rows=CHUNK, **form) as writer:
-        for block in range(writer.n_blocks - 1):
-            writer.write(writer.rows_of(block)[0], **_table(*writer.rows_of(block)))
+    """A store whose writer was killed: chunks that a later call goes on from."""
+
+    def begin(place: Path) -> FeatureWriter:
+        form: dict[str, Any] = {"label_dtype": "int64", "id_dtype": "U8"}
+        return FeatureStore.allocate(
+            place, N, 3, chunk_rows=CHUNK, thumbnail_shape=(4, 4), key="this", **form
+        )
+
+    writer = begin(url)
+    for block in range(writer.n_blocks - 1):
+        writer.write(writer.rows_of(block)[0], **_table(*writer.rows_of(block)))
 
     def completed() -> Digest:
-        """Go on as ingestion does: write what is missing, commit, once more if told to."""
+        """Go on as ingestion does: write what is missing, commit."""
         with tempfile.TemporaryDirectory(dir=url.parent) as scratch:
             copy = Path(scratch) / "copy"
             shutil.copytree(url, copy)
-            going_on = FeatureWriter.resume(copy)
-            for _ in range(2):
-                for block in going_on.missing():
-                    going_on.write(going_on.rows_of(block)[0], **_table(*going_on.rows_of(block)))
-                try:
-                    return _contents(going_on.finalise())
-                except IncompleteError as error:
-                    said = str(error)
-                assert "the first is block " in said, said
-            raise AssertionError("a store could not be completed")
+            going_on = begin(copy)
+            for block in going_on.missing():
+                going_on.write(going_on.rows_of(block)[0], **_table(*going_on.rows_of(block)))
+            return _contents(going_on.finalise())
 
-    receipts = tuple(sorted(url.glob("_commits/pending/*")))
-    yield Specimen("receipts of an unfinished store", receipts, completed, None, lambda _: ())
-    chunks = tuple(file for file in sorted(url.glob("*/c.*")) if file.name.split(".")[1] != "6")
     yield Specimen(
         "chunks of an unfinished store",
-        chunks,
+        tuple(sorted(url.glob("segments/*/*/c.*"))),
         completed,
         None,
         lambda file: (f"array {file.parent.name!r}, chunk ", f"{file.parent.name}/{file.name}"),
     )
+    root = (url / "zarr.json",)
+    yield Specimen("root of an unfinished store", root, completed, None, lambda _: ("zarr.json",))
 
 
 def _model(path: Path) -> Specimen:

@@ -13,7 +13,7 @@ from nbformat import v4
 
 from sadih_dask import CodeStore, FeatureStore, evaluate_model, search
 from sadih_dask.report.notebook import html
-from sadih_dask.report.retrieval import drawings
+from sadih_dask.report.page import drawings
 from tests.support.browsers import Visit, luminance
 from tests.support.reports import digits
 

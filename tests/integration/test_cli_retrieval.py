@@ -20,6 +20,7 @@ from sklearn.datasets import load_digits
 from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate_model, search
 from sadih_dask.jobs.evaluate import Collection, look_closer, measure
 from sadih_dask.report.code_statistics import BitCounts
+from sadih_dask.retrieval.evaluation import sample_queries
 from tests.support.processes import Here
 
 ENVIRONMENT = {
@@ -207,7 +208,10 @@ def test_the_json_metrics_are_those_of_python(
         sister = SADIH.load(folder / "m.sadih").set_params(n_bits=length["n_bits"]).refit()
         expected = evaluate_model(sister, *stores)
         assert {name: length[name] for name in ("learned", "encoded")} == expected.to_dict()
-        assert f"{expected.learned.map:14.4f}{expected.encoded.map:14.4f}" in printed
+        values = "".join(
+            f"{e.map:9.4f} ± {e.standard_errors['MAP']:.4f}" for e in expected.known.values()
+        )
+        assert f"{length['n_bits']:>6}{values}" in printed
         assert (length["seconds"] is None) == (length["n_bits"] == 12)
     own = evaluate_model(model, *stores)
     assert repr(own) in printed
@@ -259,6 +263,26 @@ def test_evaluation_without_pictures_or_a_database(
     assert seen.bits is not None
     same = BitCounts.of_block(model.transform(x[:100]), 12)
     np.testing.assert_array_equal(seen.bits.both, same.both)
+
+
+def test_some_of_the_queries(folder: Path, model: SADIH, here: Here, tmp_path: Path) -> None:
+    out, _ = here(
+        *("evaluate", folder / "m.sadih", folder / "q.zarr", folder / "db.zarr"),
+        *("--max-queries", 20, "-o", tmp_path / "out", "-q"),
+    )
+    stores = FeatureStore.open(folder / "q.zarr"), FeatureStore.open(folder / "db.zarr")
+    assert out.startswith(repr(evaluate_model(model, *stores, max_queries=20)))
+    (length,) = json.loads((tmp_path / "out" / "metrics.json").read_text())["lengths"]
+    sizes = length["encoded"]["n_queries"], length["encoded"]["n_drawn_from"]
+    assert sizes == (20, stores[0].n_rows)
+    # What is drawn are the queries that were looked up.
+    rows = Collection(*stores)
+    lengths = measure(model, rows, max_queries=20)
+    seen = look_closer(model, rows, lengths)
+    drawn = stores[0].take("thumbnails", sample_queries(stores[0].n_rows, 20)).tolist()
+    assert seen.neighbours is not None
+    assert all(picture in drawn for picture in seen.neighbours.queries.tolist())
+    assert seen.ceiling is not None
 
 
 def test_json_is_all_that_is_on_stdout(folder: Path, model: SADIH, here: Here) -> None:
@@ -365,7 +389,7 @@ def strange(folder: Path) -> Path:
         ("evaluate m.sadih q-codes.zarr", "holds 'sadih-codes', expected 'sadih-features'"),
         ("evaluate m.sadih q.zarr db.zarr --codes other-codes.zarr", "encode .*db.zarr with it"),
         ("evaluate m.sadih q.zarr db.zarr --codes q-codes.zarr", "does not hold the hashed rows"),
-        ("evaluate m.sadih q.zarr db.zarr --codes learned.zarr", "protocol is 'learned'"),
+        ("evaluate m.sadih q.zarr db.zarr --codes learned.zarr", "they are learned"),
         ("evaluate light.sadih q.zarr", "saved without statistics"),
         ("evaluate none.sadih q.zarr -o made", "none.sadih does not exist"),
         ("export q.zarr x.faiss", "holds 'sadih-features', expected 'sadih-codes'"),

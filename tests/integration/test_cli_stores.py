@@ -18,8 +18,11 @@ import numpy as np
 import pytest
 
 from sadih_dask import SADIH
+from sadih_dask.errors import ConflictError
 from sadih_dask.stores import CodeStore, FeatureStore
-from tests.support.processes import PATIENCE, Here, blocks_written, wait_until
+from tests.support.models import counted_reads, of_features
+from tests.support.processes import PATIENCE, Here, wait_until
+from tests.support.stores import files_of, pending_blocks, segment_folder
 
 SADIH_COMMAND = [sys.executable, "-m", "sadih_dask.cli"]
 ENVIRONMENT = {
@@ -70,7 +73,7 @@ def save(folder: Path, name: str, n: int, seed: int) -> tuple[Path, Path]:
 
 
 def wait_for_blocks(process: subprocess.Popen[str], url: Path, least: int) -> None:
-    wait_until(lambda: blocks_written(url) >= least or process.poll() is not None)
+    wait_until(lambda: len(pending_blocks(url)) >= least or process.poll() is not None)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
@@ -80,10 +83,13 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 def same_files(found: Path, expected: Path) -> None:
     """Equal chunks, byte for byte."""
-    names = sorted(str(path.relative_to(expected)) for path in expected.glob("*/c.*"))
-    assert names == sorted(str(path.relative_to(found)) for path in found.glob("*/c.*"))
-    for name in names:
-        assert (found / name).read_bytes() == (expected / name).read_bytes(), name
+    stores = [FeatureStore.open(url) for url in (found, expected)]
+    here, there = map(segment_folder, stores)
+    assert [len(store.segments) for store in stores] == [1, 1]
+    assert files_of(here) == files_of(there)
+    for name in files_of(there) - {"manifest"}:  # that one says of which segment it is
+        assert (here / name).read_bytes() == (there / name).read_bytes(), name
+    assert stores[0].fingerprint() == stores[1].fingerprint()
 
 
 def test_from_files_to_codes_and_on_with_new_rows(tmp_path: Path, here: Here) -> None:
@@ -140,12 +146,164 @@ def test_an_existing_model_is_only_replaced_on_request(tmp_path: Path, here: Her
     assert "loss='l21' (not 'l1')" in err
     assert "--overwrite" in err
     x2, y2 = save(tmp_path, "other", 500, seed=5)
-    here("ingest", x2, store, "--labels", y2, "--overwrite", "-q")
-    _, err = here("fit", store, model, *QUICK, code=1)
+    here("ingest", x2, tmp_path / "other.zarr", "--labels", y2, "-q")
+    _, err = here("fit", tmp_path / "other.zarr", model, *QUICK, code=1)
     assert "not the first rows of" in err
     assert model.read_bytes() == before
-    here("fit", store, model, *QUICK, "--overwrite", "-q")
+    here("fit", tmp_path / "other.zarr", model, *QUICK, "--overwrite", "-q")
     assert model.read_bytes() != before
+
+
+def test_a_model_of_a_store_that_is_written_anew_learns_from_all_rows(
+    tmp_path: Path, here: Here
+) -> None:
+    store, model = tmp_path / "s.zarr", tmp_path / "m.sadih"
+    for seed, words in ((1, ()), (5, ("--overwrite",))):
+        x, y = save(tmp_path, f"x{seed}", 500, seed=seed)
+        here("ingest", x, store, "--labels", y, *words, "-q")
+        assert "(500 read now, 0 known before)" in here("fit", store, model, *QUICK)[0]
+    here("fit", store, tmp_path / "fresh", *QUICK, "-q")
+    assert model.read_bytes() == (tmp_path / "fresh").read_bytes()
+
+
+def ingest_with_ids(here: Here, folder: Path, store: Path, days: int) -> None:
+    """One file of 600 rows a day, whose ids count from 0 over all days."""
+    words: list[object] = []
+    for day in range(days):
+        x, y = save(folder, f"day{day}", 600, seed=day)
+        np.save(folder / f"day{day}-ids.npy", np.arange(600 * day, 600 * (day + 1)))
+        words += [x, "--labels", y, "--ids", folder / f"day{day}-ids.npy"]
+    here("ingest", *words, store, "--chunk-rows", 100, "--append", "-q")
+
+
+def only(*chunks: int) -> dict[int, int]:
+    return dict.fromkeys(chunks, 1)
+
+
+def test_deleted_and_added_rows_are_all_that_is_read_and_encoded(
+    tmp_path: Path, here: Here
+) -> None:
+    store, model, codes = tmp_path / "s.zarr", tmp_path / "m.sadih", tmp_path / "c.zarr"
+    ingest_with_ids(here, tmp_path, store, 1)
+    here("fit", store, model, *QUICK, "-q")
+    here("encode", store, model, codes, "-q")
+    old = CodeStore.open(codes)
+
+    (tmp_path / "gone.txt").write_text("".join(f"{n}\n" for n in (3, 5, 250)))
+    out, _ = here("delete", store, "--ids", tmp_path / "gone.txt")
+    assert out == f"{store}: 3 rows deleted, 597 are left.\n"
+    assert (
+        "has no row with id 3" in here("delete", store, "--ids", tmp_path / "gone.txt", code=1)[1]
+    )
+    # The codes of the same model: nothing is encoded, three of them go
+    assert "597 codes of 16 bits, 0 encoded now" in here("encode", store, model, codes)[0]
+    kept = np.delete(np.arange(600), [3, 5, 250])
+    np.testing.assert_array_equal(CodeStore.open(codes).read("codes"), old.take("codes", kept))
+    np.testing.assert_array_equal(CodeStore.open(codes).read("ids"), kept)
+    # The model: chunks with deleted rows are read, no other
+    with counted_reads() as counts:
+        out, _ = here("fit", store, model, *QUICK)
+    assert of_features(counts) == only(0, 2)
+    assert "597 rows (0 read now, 597 known before, 3 deleted ones taken out), 4" in out
+    check_as_from_scratch(tmp_path, here)
+
+    np.save(tmp_path / "more.npy", clouds(600, 7)[0])
+    np.save(tmp_path / "more-labels.npy", clouds(600, 7)[1])
+    np.save(tmp_path / "more-ids.npy", np.arange(600, 1200))
+    beside = ["--labels", tmp_path / "more-labels.npy", "--ids", tmp_path / "more-ids.npy"]
+    here("ingest", tmp_path / "more.npy", *beside, store, "--append", "-q")
+    out, _ = here("fit", store, model, *QUICK)
+    assert "16 bits from 1,197 rows (600 read now, 597 known before)" in out
+    check_as_from_scratch(tmp_path, here)
+
+
+def check_as_from_scratch(folder: Path, here: Here) -> None:
+    """The model of a store that came and went is that of the rows that are there."""
+    store = FeatureStore.open(folder / "s.zarr")
+    rows, labels = store.read("features"), store.read("labels")
+    FeatureStore.create(folder / "clean", rows, labels, chunk_rows=100, overwrite=True)
+    here("fit", folder / "clean", folder / "clean.sadih", *QUICK, "--overwrite", "-q")
+    found, expected = SADIH.load(folder / "m.sadih"), SADIH.load(folder / "clean.sadih")
+    np.testing.assert_array_equal(found.label_codes_, expected.label_codes_)
+    np.testing.assert_array_equal(found.transform(rows), expected.transform(rows))
+
+
+def test_compacting_joins_segments_and_purging_leaves_nothing_of_deleted_rows(
+    tmp_path: Path, here: Here
+) -> None:
+    store, model, codes = tmp_path / "s.zarr", tmp_path / "m.sadih", tmp_path / "c.zarr"
+    for days in (1, 2, 3):
+        ingest_with_ids(here, tmp_path, store, days)
+    np.save(tmp_path / "gone.npy", np.arange(100, 250))
+    here("delete", store, "--ids", tmp_path / "gone.npy")
+    here("fit", store, model, *QUICK, "-q")
+    here("encode", store, model, codes, "-q")
+    before = FeatureStore.open(store)
+    secret = before.take_deleted("features", 0, np.array([100]))[0].tobytes()
+    assert any(secret in path.read_bytes() for path in store.rglob("c.*"))
+
+    out, _ = here("compact", store, "-q")
+    assert out == f"{store}: 1,650 rows in 3 segments, 3 before.\n"  # only the first had dead rows
+    out, _ = here("compact", store, "--one-segment", "-q")
+    assert out == f"{store}: 1,650 rows in 1 segments, 3 before.\n"
+    assert any(secret in path.read_bytes() for path in store.rglob("c.*"))  # in a former commit
+    assert before.verify().ok
+    here("compact", store, "--purge", "-q")
+    assert not any(secret in path.read_bytes() for path in store.rglob("*") if path.is_file())
+    after = FeatureStore.open(store)
+    for name in after.arrays:
+        np.testing.assert_array_equal(
+            after.read(name), np.delete(before_rows(name), gone(), axis=0)
+        )
+    assert after.fingerprint() == before.fingerprint()
+    assert "has learned from all 1,650 rows already" in here("fit", store, model, *QUICK)[0]
+    assert "1,650 codes of 16 bits, 0 encoded now" in here("encode", store, model, codes)[0]
+    assert "intact" in here("verify", store, "-q")[0]
+
+
+def gone() -> np.ndarray:
+    return np.arange(100, 250)
+
+
+def before_rows(name: str) -> np.ndarray:
+    """An array of three days as it was ingested."""
+    if name == "ids":
+        return np.arange(1800)
+    return np.concatenate([clouds(600, day)[name == "labels"] for day in range(3)])
+
+
+def test_what_was_begun_can_be_given_up(tmp_path: Path, here: Here) -> None:
+    store = tmp_path / "s.zarr"
+    ingest_with_ids(here, tmp_path, store, 1)
+    before = files_of(store)
+    writer = FeatureStore.open(store).extend(600)
+    writer.write(0, *clouds(100, 1), np.arange(600, 700))
+    assert "unfinished    begun by " in here("inspect", store)[0]
+    here("compact", store, "-q")  # leaves it alone
+    assert writer.missing() == [1, 2, 3, 4, 5]
+    out, _ = here("compact", store, "--abandon", "-q")
+    assert "600 rows in 1 segments, 1 before. 1 unfinished ones given up." in out
+    assert files_of(store) == before
+    assert "unfinished" not in here("inspect", store)[0]
+    with pytest.raises(ConflictError, match="has been given up by somebody else"):
+        writer.finalise()
+
+
+def test_a_former_commit_is_restored(tmp_path: Path, here: Here) -> None:
+    store, model, codes = tmp_path / "s.zarr", tmp_path / "m.sadih", tmp_path / "c.zarr"
+    ingest_with_ids(here, tmp_path, store, 1)
+    here("fit", store, model, *QUICK, "-q")
+    here("encode", store, model, codes, "-q")
+    np.save(tmp_path / "gone.npy", np.arange(10))
+    here("delete", store, "--ids", tmp_path / "gone.npy")
+    assert "commit        2; 1 to 1 are kept" in here("inspect", store)[0]
+    _, err = here("restore", store, 7, code=1)
+    assert "commit 7 is not kept, so it cannot be restored; the latest is 2, kept are 1" in err
+    assert here("restore", store, 1)[0] == f"{store}: 600 rows as of commit 1.\n"
+    np.testing.assert_array_equal(FeatureStore.open(store).read("features"), clouds(600, 0)[0])
+    assert "intact. 600 rows" in here("verify", store, "-q")[0]
+    assert "has learned from all 600 rows already" in here("fit", store, model, *QUICK)[0]
+    assert "600 codes of 16 bits, 0 encoded now" in here("encode", store, model, codes)[0]
 
 
 def test_an_ingestion_killed_at_any_moment_is_completed_by_the_same_command(
@@ -173,7 +331,7 @@ def test_an_append_killed_at_any_moment_adds_all_or_nothing(tmp_path: Path) -> N
     sadih("ingest", x, url, "--labels", y, "--chunk-rows", 64, "-q")
     words = ["ingest", more, url, "--labels", more_y, "--append", "-q"]
     process = begin(*words)
-    wait_until(lambda: process.poll() is not None or (url / "features" / "c.9.0").exists())
+    wait_for_blocks(process, url, 9)
     kill(process)
     assert FeatureStore.open(url).n_rows in (100, 10_100)
     sadih(*words)
@@ -200,7 +358,7 @@ def test_an_encoding_killed_at_any_moment_is_completed_by_the_same_command(
     found = CodeStore.open(codes)
     np.testing.assert_array_equal(found.read("codes"), small.transform(np.load(x)))
     _, err = here("encode", store, model, codes, "--learned", code=1)
-    assert "already holds a finished store" in err
+    assert "holds codes that are encoded, not learned" in err
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
@@ -226,14 +384,18 @@ def test_damage_is_named_by_array_and_chunk(tmp_path: Path, here: Here) -> None:
     url = tmp_path / "s.zarr"
     x, y = save(tmp_path, "x", 1000, seed=1)
     here("ingest", x, url, "--labels", y, "--chunk-rows", 100, "-q")
-    chunk = url / "features" / "c.7.0"
+    folder = segment_folder(FeatureStore.open(url))
+    chunk = folder / "features" / "c.7.0"
     data = bytearray(chunk.read_bytes())
     data[1234] ^= 16
     chunk.write_bytes(data)
-    (url / "labels" / "c.3").unlink()
+    (folder / "labels" / "c.3").unlink()
     out, err = here("verify", url, "-q", code=1)
-    assert "array 'features', chunk 7 (rows 700 to 799, file features/c.7.0): its checksum" in out
-    assert "array 'labels', chunk 3 (rows 300 to 399, file labels/c.3): its file is missing" in out
+    place = folder.relative_to(url)
+    assert "array 'features', chunk 7 of segment 0 (rows 700 to 799, file " in out
+    assert f"file {place}/features/c.7.0): its checksum" in out
+    assert "array 'labels', chunk 3 of segment 0 (rows 300 to 399, file " in out
+    assert f"file {place}/labels/c.3): its file is missing" in out
     assert err == f"sadih: {url}: 2 of 20 chunks are damaged\n"
     _, err = here("fit", url, tmp_path / "m", *QUICK, "-q", code=1)
     assert "chunk" in err

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sadih_dask import SADIH, FeatureStore
+from sadih_dask.compute.run import reporting
 from sadih_dask.jobs.tune import tune
 from tests.support.datasets import rows
 from tests.support.models import counted_reads, of_features
@@ -98,30 +99,26 @@ def test_a_place_that_cannot_be_written_is_found_first(
 
 
 def test_the_same_for_pipelines(tmp_path: Path, store: FeatureStore) -> None:
-    shown: list[tuple[str, str, int]] = []
-    ended: list[str] = []
+    shown: list[tuple[Any, ...]] = []
 
     class Shown:
-        def __init__(self, *words: Any) -> None:
+        def begin(self, *words: str) -> None:
             shown.append(words)
-            self.title = words[0]
-
-        def __enter__(self) -> Any:
-            return self
 
         def __call__(self, done: int, total: int) -> None:
-            assert shown[-1][0] == self.title
-
-        def __exit__(self, *_: Any) -> None:
-            ended.append(self.title)
+            shown.append((done, total))
 
     own = {"anchors": None, "n_init": 2, "max_iter": 2, "n_bits": 6}
     grid = {"ridge": [1e-5, 0.1], "loss": ["l21", "l1"]}
     target = tmp_path / "m.sadih"
-    tuned = tune(store, target, own, grid, n_folds=2, n_queries=30, progress=Shown)
+    with reporting(Shown()):
+        tuned = tune(store, target, own, grid, n_folds=2, n_queries=30)
     assert SADIH.load(target).fingerprint_ == tuned.model.fingerprint_
-    assert shown == [("Scanning", "rows", 1280), ("Solving", "solves", 8)]
-    assert ended == ["Scanning", "Solving"]
+    scanned = shown.index(("Solving", "solves"))
+    assert shown[scanned - 1] == (1280, 1280)
+    assert {total for _, total in shown[:scanned]} == {1280}
+    assert {total for _, total in shown[scanned + 1 :]} == {8}
+    assert shown[-1] == (8, 8)
     found = json.loads(json.dumps(tuned.document()))
     assert [row["parameters"]["n_bits"] for row in found["results"]] == [6] * 4
     assert tuned.model.get_params()["ridge"] in grid["ridge"]

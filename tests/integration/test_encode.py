@@ -15,10 +15,10 @@ from distributed import Client, LocalCluster
 
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute import encode as encoding
-from sadih_dask.errors import InputError, LabelError, NonFiniteError, SadihError
+from sadih_dask.errors import ConflictError, InputError, LabelError, NonFiniteError, SadihError
 from sadih_dask.stores import CodeStore
 from tests.support.datasets import rows
-from tests.support.models import FAST, counted_reads
+from tests.support.models import FAST, counted_reads, of_features
 from tests.support.processes import local_cluster
 
 
@@ -119,9 +119,9 @@ turns = iter(range(10))
 def slow(writer, block, job):
     if next(turns) >= 4:
         time.sleep(600)
-        return
-    real(writer, block, job)
+    digests = real(writer, block, job)
     sys.stdout.write(f"{block}\\n"); sys.stdout.flush()
+    return digests
 encode._encode_block = slow
 with dask.config.set(scheduler="threads", num_workers=2):
     SADIH.load(sys.argv[1]).encode(FeatureStore.open(sys.argv[2]), sys.argv[3])
@@ -166,11 +166,32 @@ def test_a_finished_store_is_not_written_again(
 ) -> None:
     model, X, y = trained
     store = FeatureStore.create(tmp_path / "s", X, y)
-    model.encode(store, tmp_path / "c")
+    codes = model.encode(store, tmp_path / "c")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "c").rglob("*")}
+    with counted_reads() as counts:
+        assert model.encode(store, tmp_path / "c").commit == codes.commit
+    assert not counts
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "c").rglob("*")} == before
+    other = FeatureStore.create(tmp_path / "t", X[1:], y[1:])
+    with pytest.raises(ConflictError, match="overwrite"):
+        model.encode(other, tmp_path / "c")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "c").rglob("*")} == before
+
+
+def test_only_what_changed_is_encoded(tmp_path: Path, trained: tuple[SADIH, Any, Any]) -> None:
+    model, X, y = trained
+    ids = np.arange(5000)
+    store = FeatureStore.create(tmp_path / "s", X[:4000], y[:4000], ids=ids[:4000], chunk_rows=500)
     model.encode(store, tmp_path / "c")
-    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "c").rglob("*")}
-    assert after == before
+    store.delete([17, 3999])
+    store.append(X[4000:], y[4000:], ids=ids[4000:])
+    with counted_reads() as counts:
+        codes = model.encode(store, tmp_path / "c")
+    assert of_features(counts) == {8: 1, 9: 1}
+    kept = np.delete(ids, [17, 3999])
+    np.testing.assert_array_equal(codes.read("codes"), model.transform(X[kept]))
+    np.testing.assert_array_equal(codes.read("ids"), kept)
+    assert codes.verify().ok
 
 
 # --- lazily, and on processes ------------------------------------------------------------------

@@ -16,13 +16,13 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
         yield found
 
 
-def test_kills_around_renames(tmp_path: Path, forks: Forks) -> None:
+def test_kills_around_steps(tmp_path: Path, forks: Forks) -> None:
     outcome = Outcome("kill -9 of the driver")
     ordeal = Ordeal(forks, tmp_path, outcome)
-    step = ordeal.n_renames // 3
+    step = ordeal.n_steps // 3
     for place in range(3):
-        ordeal.at_rename("before", place * step + 1)
-        ordeal.at_rename("after", place * step + step // 2)
+        ordeal.at_step("before", place * step + 1)
+        ordeal.at_step("after", place * step + step // 2)
     assert outcome.trials == 6
     assert outcome.ok, outcome.failures
     assert ordeal.repeated.total() == 0

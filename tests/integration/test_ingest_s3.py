@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 
 from sadih_dask.errors import ConflictError
 from sadih_dask.files.filesystem import connect
-from sadih_dask.files.lease import LOCK_KEY, Holder
 from sadih_dask.ingest import DataFiles, compare, ingest
 from sadih_dask.stores import FeatureStore
 from tests.support.processes import Here
@@ -58,7 +56,7 @@ def test_the_command_from_and_to_a_bucket(bucket: str, here: Here) -> None:
     np.testing.assert_array_equal(store.read("labels"), np.repeat([0, 1, 2], 50))
     np.testing.assert_array_equal(store.read("features")[100:], numbered(1000, 1050))
     files = DataFiles(words[0], words[3])
-    assert compare(files, words[1]).nothing_to_do
+    assert compare(files, words[1]).new == ()
     put(f"{bucket}/x11.npy", npy(numbered(0, 7)))
     put(f"{bucket}/y11.npy", npy(np.full(7, 2)))
     found = compare(files, words[1])
@@ -156,7 +154,7 @@ def test_every_format_from_a_bucket(bucket: str, tmp_path: Path, form: str) -> N
     np.testing.assert_array_equal(done.store.read("features"), numbered(0, 300))
     if "labels" in done.store.arrays:
         np.testing.assert_array_equal(done.store.read("labels"), np.arange(300) % 3)
-    assert compare(DataFiles(f"{bucket}/x.{form}"), tmp_path / "s").nothing_to_do
+    assert compare(DataFiles(f"{bucket}/x.{form}"), tmp_path / "s").new == ()
 
 
 def test_labels_as_text_from_a_bucket(bucket: str, tmp_path: Path) -> None:
@@ -230,20 +228,22 @@ def test_killed_and_resumed(bucket: str) -> None:
     assert done.n_new + done.n_resumed == 297
     assert done.store.verify().ok
     np.testing.assert_array_equal(done.store.read("features"), numbered(0, 500))
-    assert not connect(url).names("_commits/pending")
-    assert not [name for name in connect(url).names("_commits") if name == "lock"]
+    assert done.store.abandon() == 0
+    assert done.store.collect() == []
+    assert len(connect(url).names("segments")) == 2 + 1  # and the group's own document
 
 
-def test_the_lock_of_a_host_that_died_runs_out(
-    bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sadih_dask.files.lease.RENEWAL", 0.1)
-    monkeypatch.setattr("sadih_dask.files.lease.LEASE", 0.6)
-    x = put(f"{bucket}/x.npy", npy(numbered(0, 20)))
-    files = connect(f"{bucket}/s")
-    files.create(LOCK_KEY, Holder("elsewhere", 1, "1", "t", 5, time.time()).to_json())
-    assert ingest(DataFiles(x), f"{bucket}/s").store.n_rows == 20
-    assert LOCK_KEY.rpartition("/")[2] not in files.names("_commits")
+def test_what_a_host_that_died_has_begun_holds_nobody_up(bucket: str) -> None:
+    url = f"{bucket}/s"
+    names = [put(f"{bucket}/{k}.npy", npy(numbered(100 * k, 100 * k + 100))) for k in range(3)]
+    ingest(DataFiles(names[0]), url, chunk_rows=16)
+    interrupt(url, "append", *names[:2], after=30)
+    done = ingest(DataFiles([names[0], names[2]]), url, mode="append")
+    assert (done.n_new, done.store.n_rows) == (100, 200)
+    done = ingest(DataFiles(names[:2]), url, mode="append")
+    assert done.n_resumed > 30
+    assert done.store.verify().ok
+    np.testing.assert_array_equal(done.store.read("features", 200), numbered(100, 200))
 
 
 def test_environment_is_all_that_the_command_needs(bucket: str) -> None:

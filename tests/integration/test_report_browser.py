@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from sadih_dask.report.page import WrittenFile, write_report
 from tests.support.browsers import SCREENS, Visit
 from tests.support.reports import HOSTILE, digits, digits_report, hostile_report
 
@@ -39,8 +38,9 @@ OVERFLOW = "() => [document.documentElement.scrollWidth, window.innerWidth]"
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     digits().model.save(folder / "model.sadih")
-    files = (WrittenFile.of(folder / "model.sadih", "the model, 64 bits"),)
-    return write_report(digits_report(files), folder / "report.html")
+    page = digits_report({folder / "model.sadih": "the model, 64 bits"})
+    (folder / "report.html").write_text(page)
+    return folder / "report.html"
 
 
 @pytest.mark.parametrize("screen", SCREENS)
@@ -82,7 +82,8 @@ def test_the_report_reads_without_script_and_prints_light(browser, report) -> No
 
 @pytest.mark.parametrize("screen", SCREENS)
 def test_hostile_names_do_nothing_and_fit(browser, tmp_path, screen) -> None:
-    path = write_report(hostile_report(), tmp_path / "report.html")
+    path = tmp_path / "report.html"
+    path.write_text(hostile_report())
     with Visit(browser, path, screen, "light") as visit:
         assert not visit.complaints
         assert {u for u in visit.requests if not u.startswith("data:")} == {path.as_uri()}

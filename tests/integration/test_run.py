@@ -18,6 +18,7 @@ from sadih_dask import SADIH, CodeStore, FeatureStore
 from sadih_dask.runs.directory import RunDirectory
 from tests.support.datasets import configuration, drop
 from tests.support.processes import PATIENCE, Here, wait_until
+from tests.support.stores import segment_folder
 
 COMMAND = Path(sys.executable).with_name("sadih")
 
@@ -77,6 +78,20 @@ def test_from_files_to_codes_and_metrics(here: Here, place: Path) -> None:
     assert (latest / "index.faiss").stat().st_size > codes.n_rows * 2
 
 
+def test_some_of_the_queries_tell_how_sure_they_are(here: Here, place: Path) -> None:
+    words = place / "pipeline.toml", "--set", "evaluation.max_queries=40"
+    out, _ = here("run", *words)
+    record = json.loads((place / "runs" / "latest" / "record.json").read_text())
+    found = record["metrics"]
+    assert found["n_queries"] == 40 < record["queries"]
+    values = [one["16"]["encoded"]["MAP"] for one in (found["lengths"], found["standard_errors"])]
+    assert f"40 of {record['queries']} queries" in out
+    assert "{:.4f} ± {:.4f}".format(*values) in out
+    again = run(here, place, "--set", "evaluation.max_queries=0")
+    assert done(again) == ["evaluate"]
+    assert again["metrics"]["n_queries"] == again["queries"]
+
+
 def test_a_second_run_does_nothing(here: Here, place: Path) -> None:
     first = run(here, place)
     before = contents(place / "runs")
@@ -94,7 +109,8 @@ def test_a_second_run_does_nothing(here: Here, place: Path) -> None:
 
 def test_another_length_is_solved_without_reading_the_features(here: Here, place: Path) -> None:
     run(here, place, "--set", "store.chunk_rows=256")
-    array, away = place / "runs" / "database.zarr" / "features", place / "away"
+    database = FeatureStore.open(place / "runs" / "database.zarr")
+    array, away = segment_folder(database) / "features", place / "away"
     shutil.copytree(array, away)
     for chunk in range(4):
         (array / f"c.{chunk}.0").unlink()
@@ -406,11 +422,14 @@ def test_a_run_directory_is_verified(here: Here, place: Path) -> None:
         *artefacts.glob("evaluate-*/metrics.json"),
         *artefacts.glob("export-*/index.faiss"),
         *artefacts.glob("fit-*/model.sadih"),
-        *artefacts.glob("encode-*/codes.zarr/codes/c.0.0"),
-        place / "runs" / "database.zarr" / "labels" / "c.0",
+        *artefacts.glob("encode-*/codes.zarr/segments/*/codes/c.0.0"),
+        *(place / "runs").glob("database.zarr/segments/*/labels/c.0"),
+        *(place / "runs").glob("database.zarr/segments/*/manifest"),
+        *(place / "runs").glob("database.zarr/sources/*"),
         place / "runs" / "runs" / record["id"] / "record.json",
         place / "runs" / "runs" / record["id"] / "manifest.json",
     ]
+    assert len(targets) == 9
     for target in targets:
         before = target.read_bytes()
         middle = len(before) // 2

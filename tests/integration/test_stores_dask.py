@@ -13,6 +13,7 @@ import pytest
 from sadih_dask.errors import IntegrityError
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores import store as group
+from tests.support.stores import segment_folder
 
 
 @pytest.fixture
@@ -72,21 +73,23 @@ def test_a_name_is_of_the_commit(store: FeatureStore) -> None:
 
 
 def test_damage_found_by_a_task_is_the_same_error(store: FeatureStore) -> None:
-    file = Path(store.url, "features/c.3.0")
+    file = segment_folder(store) / "features/c.3.0"
     data = bytearray(file.read_bytes())
     data[100] ^= 4
     file.write_bytes(data)
-    with pytest.raises(IntegrityError, match=r"array 'features', chunk 3 \(rows 288 to 383"):
+    with pytest.raises(
+        IntegrityError, match=r"array 'features', chunk 3 of segment 0 \(rows 288 to 383"
+    ):
         store.to_dask().sum().compute(scheduler="processes", num_workers=2)
 
 
 def test_a_worker_opens_a_store_once(store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
-    real = group.open_snapshot
-    monkeypatch.setattr(group, "open_snapshot", lambda *a: opened.append(a) or real(*a))
+    real = group.read_state
+    monkeypatch.setattr(group, "read_state", lambda *a: opened.append(a) or real(*a))
     sent = pickle.dumps(store)
-    assert len({id(pickle.loads(sent)) for _ in range(5)}) >= 1
-    assert len(opened) <= 1
+    assert {pickle.loads(sent).commit for _ in range(5)} == {store.commit}
+    assert len(opened) == 1
 
 
 def test_threads_share_one_store(store: FeatureStore) -> None:

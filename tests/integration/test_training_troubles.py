@@ -21,6 +21,7 @@ from sadih_dask.learning.statistics import Statistics
 from tests.support.datasets import Array, rows
 from tests.support.models import FAST, same_bits
 from tests.support.processes import PATIENCE, local_cluster, wait_until
+from tests.support.stores import segment_folder
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_a_bad_row_on_processes_is_named_and_not_tried_again(
     X[3333, 7] = np.nan
     poisoned = FeatureStore.create(tmp_path / "s", X, y, chunk_rows=300)
     damaged = FeatureStore.create(tmp_path / "d", rows()[0], y, chunk_rows=300)
-    file = Path(damaged.url, "features/c.5.0")
+    file = segment_folder(damaged) / "features/c.5.0"
     data = bytearray(file.read_bytes())
     data[100] ^= 4
     file.write_bytes(data)

@@ -87,7 +87,7 @@ class Digits:
 
     @property
     def _lock(self) -> Path:
-        return self.directory / "_commits" / "lock"
+        return self.directory / ".lock"
 
 
 def actions(record: dict[str, object]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,13 +98,13 @@ def printed_steps() -> dict[str, tuple[str, Callable[[Problem, State], State]]]:
     """Each printed update that differs from the exact one, and the step that it stands for."""
 
     def set_w(update: Callable[[Problem, State], Floats]) -> Callable[[Problem, State], State]:
-        return lambda p, s: s.with_W(update(p, s))
+        return lambda p, s: replace(s, W=update(p, s))
 
     return {
         "M of Eq. (10)": ("B", lambda p, s: s.with_B(p, codes_l21_printed(p, s))),
         "Eq. (16)": ("W", set_w(embedding_printed)),
         "Lemma 1": ("P1", lambda p, s: s.with_P1(p, encoder_printed(p, s))),
-        "Eq. (19)": ("P2", lambda p, s: s.with_P2(decoder_printed(p, s))),
+        "Eq. (19)": ("P2", lambda p, s: replace(s, P2=decoder_printed(p, s))),
     }
 
 

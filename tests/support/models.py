@@ -47,12 +47,17 @@ def same_bits(found: SADIH, expected: SADIH, folder: Path) -> None:
 
 @contextmanager
 def counted_reads() -> Iterator[Counter[tuple[str, int]]]:
-    """How often each chunk of each array is read in this process, by array and chunk."""
+    """How often each chunk of each array is read in this process, by array and chunk.
+
+    Chunks are counted over all segments, as in `Store.chunks`.
+    """
     counts: Counter[tuple[str, int]] = Counter()
     real = reader.read_chunk
 
     def read_chunk(snapshot: Any, segment: Any, layout: Any, chunk: int, *rest: Any) -> None:
-        counts[layout.name, chunk] += 1
+        segments = snapshot.root.segments
+        before = sum(found.n_chunks for found in segments[: segments.index(segment)])
+        counts[layout.name, before + chunk] += 1
         real(snapshot, segment, layout, chunk, *rest)
 
     with patch.object(reader, "read_chunk", read_chunk):

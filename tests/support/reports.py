@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -16,8 +19,7 @@ from sklearn.model_selection import train_test_split
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.jobs.evaluate import Collection, look_closer, measure
 from sadih_dask.report import figures
-from sadih_dask.report.page import Quality, Report, WrittenFile
-from sadih_dask.report.retrieval import Retrieval, drawings, retrieval_report
+from sadih_dask.report.page import Retrieval, drawings, render
 
 LENGTHS = (8, 16, 32, 64)
 HOSTILE = (
@@ -50,37 +52,30 @@ def digits() -> Retrieval:
         return look_closer(model, rows, measure(model, rows, LENGTHS))
 
 
-def digits_report(files: tuple[WrittenFile, ...] = ()) -> Report:
+STARTED = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+
+
+def digits_report(files: Mapping[Path, str] = MappingProxyType({})) -> str:
     """The report of that run, with every figure there is."""
-    return retrieval_report(
-        "Handwritten digits",
-        digits(),
-        drawings(digits()),
-        data={"source": "scikit-learn, load_digits"},
-        files=files,
-        started=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
-        seconds=12.3,
+    data = {"source": "scikit-learn, load_digits"}
+    drawn = list(drawings(digits()))
+    return render(
+        "Handwritten digits", digits(), drawn, data=data, files=files, started=STARTED, seconds=12.3
     )
 
 
-def hostile_report() -> Report:
+def hostile_report() -> str:
     """Every text that others may choose, chosen to do harm."""
     x = np.array([8.0, 16.0])
     lines = [figures.Curve(name, x, np.array([0.5, 0.6]), name) for name in HOSTILE]
-    metrics = {name: {name: 0.5, "MAP": float("nan")} for name in HOSTILE}
-    return Report(
-        title=HOSTILE[0],
-        n_database=10,
-        n_queries=2,
-        n_classes=3,
-        n_groups=4,
-        parameters={name: name for name in HOSTILE},
-        quality=[Quality(8, metrics)],
-        drawings=[figures.map_against_bits(lines)],
+    return render(
+        HOSTILE[0],
+        replace(digits(), classes=HOSTILE),
+        [figures.map_against_bits(lines)],
         data={name: name for name in HOSTILE},
-        classes=HOSTILE,
-        files=[WrittenFile(name + "\udc80", name) for name in HOSTILE],
-        versions={name: name for name in HOSTILE},
+        files={Path(name + "\udc80"): name for name in HOSTILE},
+        started=STARTED,
+        seconds=0.0,
     )
 
 

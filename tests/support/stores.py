@@ -54,6 +54,21 @@ def files_of(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+def pending_blocks(url: Path) -> set[int]:
+    """Blocks that are written, of all arrays, and not committed; nothing if there is no store."""
+    try:
+        record = json.loads((url / "zarr.json").read_bytes())["attributes"][ATTRIBUTE]
+    except FileNotFoundError:
+        return set()
+    found: set[int] = set()
+    for entry in record["pending"]:
+        folders = [url / "segments" / entry["id"] / name for name in record["arrays"]]
+        found |= set.intersection(
+            *({int(path.name.split(".")[1]) for path in folder.glob("c.*")} for folder in folders)
+        )
+    return found
+
+
 def forge(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
     """Rewrite a root with a checksum that fits, as somebody who means harm would.
 

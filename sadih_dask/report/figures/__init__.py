@@ -15,7 +15,7 @@ if find_spec("matplotlib") is None:
         "Install it with: pip install 'sadih-dask[report]'"
     )
 
-from sadih_dask.report.figures.codes import PairDistances, bit_figure, pair_distances
+from sadih_dask.report.figures.codes import bit_figure, pair_distances
 from sadih_dask.report.figures.learning import objective_trace, score_surface
 from sadih_dask.report.figures.retrieval import (
     Curve,
@@ -29,7 +29,6 @@ from sadih_dask.report.figures.style import Drawing
 __all__ = [
     "Curve",
     "Drawing",
-    "PairDistances",
     "bit_figure",
     "map_against_bits",
     "neighbour_pictures",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from sadih_dask.errors import InputError
 from sadih_dask.report.code_statistics import BitCounts, shares
 from sadih_dask.report.figures.style import Drawing, Width, new_figure, panels, readable
 from sadih_dask.report.html import BLUE, MUTED, VERMILION
@@ -30,40 +28,18 @@ _DISSIMILAR: dict[str, Any] = {
 _HATCH = "////"
 
 
-@dataclass(frozen=True, eq=False)
-class PairDistances:
-    """How many pairs lie at each Hamming distance: those that share a label and those that do not.
+def pair_distances(distances: Mapping[str, tuple[Array, Array]]) -> Drawing:
+    """Histogram of Hamming distances of similar and of dissimilar pairs, by the name of a panel.
 
-    similar, dissimilar  (n_bits + 1,) counts
+    Both come as counts, (n_bits + 1,): pairs that share a label, and pairs that do not.
     """
-
-    similar: Array
-    dissimilar: Array
-    panel: str = ""
-
-    def __post_init__(self) -> None:
-        if np.ndim(self.similar) != 1 or np.shape(self.similar) != np.shape(self.dissimilar):
-            raise InputError(
-                f"distances have shapes {np.shape(self.similar)} (similar) and "
-                f"{np.shape(self.dissimilar)} (dissimilar); both must be (n_bits + 1,)"
-            )
-
-    @property
-    def overlap(self) -> float:
-        """Share that the two distributions have in common: 0 where a radius separates them."""
-        return float(np.minimum(shares(self.similar), shares(self.dissimilar)).sum())
-
-
-def pair_distances(distances: Sequence[PairDistances]) -> Drawing:
-    """Histogram of Hamming distances of similar and of dissimilar pairs, a panel each."""
-    if not distances:
-        raise InputError("the figure of distances needs a histogram or more, got none")
 
     def paint(width: Width) -> Figure:
         labels = ("Hamming distance", "share of pairs")
         figure, grid = panels(width, len(distances), 2.1, labels, below=0.35)
-        for place, (axes, pairs) in enumerate(zip(grid, distances, strict=True)):
-            _panel(axes, pairs, place)
+        for place, (axes, (name, pairs)) in enumerate(zip(grid, distances.items(), strict=True)):
+            axes.set_title(readable(name))
+            _panel(axes, shares(pairs[0]), shares(pairs[1]), place)
         figure.legend(
             [
                 Patch(facecolor=BLUE.light + "59", **_SIMILAR),
@@ -75,21 +51,20 @@ def pair_distances(distances: Sequence[PairDistances]) -> Drawing:
         )
         return figure
 
-    alt = "Share of pairs against Hamming distance. " + " ".join(map(_describe, distances))
+    described = " ".join(_describe(name, *pairs) for name, pairs in distances.items())
     return Drawing(
         "pair-distances",
         "Distances of similar and dissimilar pairs",
         "Pairs that share a label should lie to the left and the others to the right; the overlap "
         "is the share of pairs that no search radius can tell apart.",
-        alt,
+        f"Share of pairs against Hamming distance. {described}",
         paint,
         wide=len(distances) > 1,
     )
 
 
-def _panel(axes: Axes, pairs: PairDistances, place: int) -> None:
-    edges = np.arange(len(pairs.similar) + 1) - 0.5
-    similar, dissimilar = shares(pairs.similar), shares(pairs.dissimilar)
+def _panel(axes: Axes, similar: Floats, dissimilar: Floats, place: int) -> None:
+    edges = np.arange(len(similar) + 1) - 0.5
     # The outline is drawn apart from the filling, which must stay faint.
     axes.stairs(similar, edges, fill=True, color=BLUE.light, alpha=0.35, linewidth=0)
     axes.stairs(similar, edges, **_SIMILAR).set_gid(f"similar-{place}")
@@ -99,11 +74,10 @@ def _panel(axes: Axes, pairs: PairDistances, place: int) -> None:
     axes.set_ylim(0, highest * 1.15)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
     axes.locator_params(axis="x", integer=True, nbins=6)
-    axes.set_title(readable(pairs.panel))
     axes.text(
         0.98,
         0.98,
-        f"overlap {pairs.overlap:.1%}",
+        f"overlap {_overlap(similar, dissimilar):.1%}",
         transform=axes.transAxes,
         ha="right",
         va="top",
@@ -112,11 +86,16 @@ def _panel(axes: Axes, pairs: PairDistances, place: int) -> None:
     )
 
 
-def _describe(pairs: PairDistances) -> str:
-    name = f"{pairs.panel}: " if pairs.panel else ""
+def _overlap(similar: Floats, dissimilar: Floats) -> float:
+    """Share that the two distributions have in common: 0 where a radius separates them."""
+    return float(np.minimum(similar, dissimilar).sum())
+
+
+def _describe(panel: str, similar: Array, dissimilar: Array) -> str:
+    name = f"{panel}: " if panel else ""
     return (
-        f"{name}similar pairs at {_mean(pairs.similar)} bits on average, dissimilar ones at "
-        f"{_mean(pairs.dissimilar)}, overlap {pairs.overlap:.1%}."
+        f"{name}similar pairs at {_mean(similar)} bits on average, dissimilar ones at "
+        f"{_mean(dissimilar)}, overlap {_overlap(shares(similar), shares(dissimilar)):.1%}."
     )
 
 
@@ -127,9 +106,7 @@ def _mean(counts: Array) -> str:
 
 
 def bit_figure(bits: BitCounts) -> Drawing:
-    """Balance of every bit and correlation of every two."""
-    if not bits.n_rows:
-        raise InputError("bits were counted over no codes; the figure needs one code or more")
+    """Balance of every bit and correlation of every two, over a code or more."""
     balance, correlation = bits.balance, bits.correlation
 
     def paint(width: Width) -> Figure:

@@ -28,7 +28,6 @@ from sadih_dask.report.figures.style import (
 from sadih_dask.report.html import GREEN, INK, MUTED, VERMILION
 from sadih_dask.types import Bytes, Floats
 
-MAX_RETRIEVED = 1000
 MOST_TICKS = 8
 MOST_DESCRIBED = 12
 CEILING: dict[str, Any] = {"color": MUTED.light, "linewidth": 3.5, "alpha": 0.35}
@@ -53,13 +52,6 @@ class Curve:
     x: Floats
     y: Floats
     panel: str = ""
-
-    def __post_init__(self) -> None:
-        if np.ndim(self.x) != 1 or np.shape(self.x) != np.shape(self.y):
-            raise InputError(
-                f"curve {self.name!r} has x and y of shapes {np.shape(self.x)} and "
-                f"{np.shape(self.y)}; they must be vectors of one length"
-            )
 
     @property
     def finite(self) -> tuple[Floats, Floats]:
@@ -90,24 +82,19 @@ def precision_recall(curves: Sequence[Curve]) -> Drawing:
     )
 
 
-def precision_retrieved(
-    curves: Sequence[Curve], *, most: int = MAX_RETRIEVED, ceiling: Curve | None = None
-) -> Drawing:
-    """Precision (y) among the first x items, up to ``most``; the paper's Fig. 3.
+def precision_retrieved(curves: Sequence[Curve], ceiling: Curve | None = None) -> Drawing:
+    """Precision (y) among the first x items; the paper's Fig. 3.
 
     ``ceiling`` is what a perfect ranking would reach: it falls once the relevant items are used up.
     """
+    most = max(1, *(len(curve.x) for curve in curves))
 
     def finish(axes: Axes) -> None:
         axes.set_xlim(0, most)
         axes.set_ylim(0.0, 1.02)
 
-    def near(curve: Curve) -> Curve:
-        kept = np.asarray(curve.x) <= most
-        return Curve(curve.name, curve.x[kept], curve.y[kept], curve.panel)
-
     return _drawing(
-        [near(curve) for curve in curves],
+        curves,
         name="precision-retrieved",
         heading="Precision of the first results",
         caption=(
@@ -117,14 +104,14 @@ def precision_retrieved(
         ),
         labels=("items retrieved", "precision"),
         finish=finish,
-        ceiling=None if ceiling is None else near(ceiling),
+        ceiling=ceiling,
     )
 
 
 def map_against_bits(curves: Sequence[Curve]) -> Drawing:
     """Mean average precision (y) against code length in bits (x)."""
     points = [curve.finite for curve in curves]
-    used = np.unique(np.concatenate([x for x, _ in points])) if points else np.zeros(0)
+    used = np.unique(np.concatenate([x for x, _ in points]))
     lowest = min((float(y.min()) for _, y in points if len(y)), default=0.0)
 
     def finish(axes: Axes) -> None:
@@ -168,8 +155,6 @@ def _drawing(
     every_point: bool = False,
     ceiling: Curve | None = None,
 ) -> Drawing:
-    if not curves:
-        raise InputError(f"figure {name} needs a curve or more, got none")
     shown_panels = list(dict.fromkeys(c.panel for c in curves))
     names = list(dict.fromkeys(c.name for c in curves))
 

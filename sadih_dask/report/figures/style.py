@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -141,17 +141,15 @@ class Drawing:
         picture = inline_svg(document, prefix, self.alt)
         return fill("drawing.html", picture=picture, alt=self.alt, wide=self.wide)
 
-    def save(
-        self, folder: str | Path, formats: Sequence[Format] = ("svg", "pdf")
-    ) -> tuple[Path, ...]:
+    def save(self, folder: str | Path) -> list[Path]:
         """Write ``NAME.svg`` and ``NAME.pdf`` into a folder."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        paths = tuple(target / f"{self.name}.{kind}" for kind in formats)
-        for path, kind in zip(paths, formats, strict=True):
+        paths = {kind: target / f"{self.name}.{kind}" for kind in _METADATA}
+        for kind, path in paths.items():
             with naming(path):
                 path.write_bytes(self.to_bytes(kind))
-        return paths
+        return list(paths.values())
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate, evaluate_model
 from sadih_dask.errors import InputError, LabelError
-from sadih_dask.retrieval.evaluation import Evaluation
+from sadih_dask.retrieval.evaluation import Evaluation, sample_queries
 from tests.support import rankings
 from tests.support.rankings import naive_distances, random_codes
 
@@ -223,6 +223,24 @@ def test_both_protocols_of_a_model(problem, tmp_path: Path) -> None:
         assert_equal(stored.encoded, encoded)
     assert_equal(evaluate_model(model, (Q, z), rows).encoded, encoded)
     assert evaluate_model(model, asked).encoded is None
+
+
+def test_a_sample_of_the_queries_is_looked_up(problem, tmp_path: Path) -> None:
+    model, (X, y, Q, z) = problem
+    drawn = sample_queries(len(Q), 15)
+    expected = evaluate_model(model, (Q[drawn], z[drawn]), (X, y))
+    asked = FeatureStore.create(tmp_path / "q", Q, z, chunk_rows=9)
+    for queries in ((Q, z), asked):
+        found = evaluate_model(model, queries, (X, y), max_queries=15)
+        for name, one in found.known.items():
+            assert (one.n_queries, one.n_drawn_from) == (15, 40)
+            assert one.standard_errors == expected.known[name].standard_errors
+            assert one.numbers == expected.known[name].numbers
+        assert repr(found).startswith("12 bits, 15 of 40 queries, ")
+        everything = evaluate_model(model, queries, (X, y), max_queries=None)
+        assert everything.learned.n_queries == everything.learned.n_drawn_from == 40
+    with pytest.raises(LabelError, match="queries hold 40 codes but 39 rows of labels"):
+        evaluate_model(model, (Q, z[:-1]), (X, y), max_queries=15)
 
 
 def test_queries_of_a_class_that_nobody_has_find_nothing_relevant(problem) -> None:

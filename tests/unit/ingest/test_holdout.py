@@ -185,7 +185,8 @@ def test_a_new_file_without_queries_is_remembered_all_the_same(tmp_path: Path) -
         both(everything, tmp_path, 0.01, mode="append")
     for part in ("database", "queries"):
         hold_out = HoldOut(0.01, 5, part)  # type: ignore[arg-type]
-        assert compare(replace(everything, hold_out=hold_out), tmp_path / part).nothing_to_do
+        found = compare(replace(everything, hold_out=hold_out), tmp_path / part)
+        assert (found.store, found.new, found.in_words()) == ("finished", (), "")
 
 
 def test_another_split_is_never_mixed_with_the_first(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from sadih_dask.errors import ConflictError, IncompleteError, InputError, LabelError
 from sadih_dask.ingest import DataFiles, ingest
 from sadih_dask.ingest.inputs import open_inputs
-from sadih_dask.ingest.selection import Feed, select
+from sadih_dask.ingest.selection import Feed
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.features import FeatureWriter
 
@@ -436,7 +436,7 @@ def test_a_feed_reads_any_range(tmp_path: Path, x: Path) -> None:
     labels[::3, 0] = 1
     y = saved(tmp_path / "y.npy", labels)
     inputs = open_inputs(DataFiles(x, y, unlabelled="drop"))
-    feed = Feed(inputs, select(inputs, "drop", [(5, 40), (50, 95)]), "float32")
+    feed = Feed(inputs, "float32", "drop", [(5, 40), (50, 95)])
     expected = [row for row in (*range(5, 40), *range(50, 95)) if row % 3 == 0]
     assert feed.n_rows == len(expected)
     for first, last in ((0, feed.n_rows), (3, 3), (4, 19), (feed.n_rows - 1, feed.n_rows)):

@@ -11,16 +11,15 @@ from sadih_dask import SADIH, CodeStore, FeatureStore
 from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.rows import ArrayRows
-from sadih_dask.report import code_statistics as module
 from sadih_dask.report.code_statistics import (
     BitCounts,
-    CodeStatistics,
     gather,
     pictured,
     spread_of,
 )
-from sadih_dask.report.retrieval import best_possible
+from sadih_dask.report.page import best_possible
 from sadih_dask.retrieval.codes import distances, pack
+from sadih_dask.retrieval.nearest import Neighbours
 
 N_BITS = 13
 
@@ -35,21 +34,17 @@ def same_bits(found: BitCounts, expected: BitCounts) -> None:
     np.testing.assert_array_equal(found.both, expected.both)
 
 
-@pytest.mark.parametrize("piece", [7, 64, 10**6])
-def test_one_pass_gives_bits_and_neighbours(
-    piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_pass_gives_bits_and_neighbours(tmp_path: Path) -> None:
     """However rows are divided, they are the first of a stable sort of all distances."""
-    monkeypatch.setattr(module, "PIECE_ROWS", piece)
     database, queries = codes(500, 1), codes(5, 2)
     d = distances(queries, database)
     order = np.argsort(d, axis=1, kind="stable")[:, :9]
     store = CodeStore.create(tmp_path / "c", database, n_bits=N_BITS, model="m", chunk_rows=64)
     for source in (DatabaseCodes.in_memory(database, N_BITS), DatabaseCodes.of_store(store)):
-        found = gather(source, queries, k=9)
+        counted, found = gather(source, queries, k=9)
         np.testing.assert_array_equal(found.rows, order)
         np.testing.assert_array_equal(found.distances, np.take_along_axis(d, order, axis=1))
-        same_bits(found.bits, BitCounts.of_block(database, N_BITS))
+        same_bits(counted, BitCounts.of_block(database, N_BITS))
 
 
 def test_rows_can_be_hashed_on_the_way() -> None:
@@ -57,20 +52,20 @@ def test_rows_can_be_hashed_on_the_way() -> None:
     x, y = rng.normal(size=(200, 6)), rng.integers(0, 3, 200)
     model = SADIH(n_bits=N_BITS, anchors=None, n_init=1).fit(x, y)
     hashed = DatabaseCodes.of_rows(ArrayRows(x, y), HashRows(model.hash_function_), 50)
-    found = gather(hashed, model.transform(x[:3]), k=4)
-    expected = gather(
+    counted, found = gather(hashed, model.transform(x[:3]), k=4)
+    expected_counts, expected = gather(
         DatabaseCodes.in_memory(model.transform(x), N_BITS), model.transform(x[:3]), k=4
     )
     np.testing.assert_array_equal(found.rows, expected.rows)
-    same_bits(found.bits, expected.bits)
+    same_bits(counted, expected_counts)
     same_bits(BitCounts.learned(model), BitCounts.of_block(model.learned_codes(y), N_BITS))
 
 
 @pytest.mark.parametrize(("n", "q"), [(4, 2), (4, 0), (0, 2)])
 def test_fewer_rows_than_neighbours(n: int, q: int) -> None:
-    found = gather(DatabaseCodes.in_memory(codes(n, 1), N_BITS), codes(q, 2), k=10)
+    counted, found = gather(DatabaseCodes.in_memory(codes(n, 1), N_BITS), codes(q, 2), k=10)
     assert found.rows.shape == found.distances.shape == (q, n)
-    assert found.bits.n_rows == n
+    assert counted.n_rows == n
 
 
 def test_queries_are_picked_from_the_worst_to_the_best() -> None:
@@ -82,8 +77,8 @@ def test_queries_are_picked_from_the_worst_to_the_best() -> None:
 
 def test_pictures_know_what_is_right(tmp_path: Path) -> None:
     pictures = np.arange(5, dtype=np.uint8)[:, None, None] * np.ones((1, 2, 2), np.uint8)
-    bits = BitCounts.of_block(codes(5, 1), N_BITS)
-    found = CodeStatistics(bits, np.array([[3, 1]]), np.array([[0, 4]]))
+    rows = np.array([[3, 1]])
+    found = Neighbours(rows, np.array([[0, 4]]), rows)
     chosen = np.array([2])
 
     def store(name: str, labels: list[object]) -> FeatureStore:

@@ -17,8 +17,7 @@ from sadih_dask.learning.objective import Objective, Record, Trace
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.report import figures
 from sadih_dask.report.figures import Curve
-from sadih_dask.report.notebook import html
-from sadih_dask.report.sparklines import bars, code_grid, plot, sparkline
+from sadih_dask.report.notebook import bars, code_grid, html, plot, sparkline
 from sadih_dask.retrieval.evaluation import Protocols
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
 from tests.support.reports import digits

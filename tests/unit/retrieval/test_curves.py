@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, ndcg_score
 
 from sadih_dask.errors import InputError
 from sadih_dask.retrieval import metrics
-from sadih_dask.retrieval.evaluation import Evaluation, Protocols
+from sadih_dask.retrieval.evaluation import Evaluation, Protocols, sample_queries
 from sadih_dask.retrieval.histograms import Histograms
 from sadih_dask.retrieval.metrics import precision_curve, precision_recall_curve
 from tests.support import rankings
@@ -204,6 +207,41 @@ def test_an_evaluation_reads_well_and_goes_into_json() -> None:
     assert [word in repr(both) for word in ("learned", "encoded")] == [True, True]
     assert "encoded" not in repr(Protocols(found, None))
     assert both.to_dict()["encoded"]["map"] == found.map
+
+
+def test_standard_errors_are_those_of_the_values_of_single_queries() -> None:
+    rng = np.random.default_rng(7)
+    total = rng.integers(0, 6, (50, 9))
+    relevant = rng.integers(0, total + 1)
+    relevant[:3] = 0  # nothing to find: no part of some means
+    found = Evaluation.of(Histograms(relevant, total), cutoffs=(1, 5))
+    alone = [
+        Evaluation.of(Histograms(relevant[i : i + 1], total[i : i + 1]), cutoffs=(1, 5)).numbers
+        for i in range(50)
+    ]
+    assert list(found.standard_errors) == list(found.numbers)
+    for name, value in found.numbers.items():
+        values = [one[name] for one in alone if not math.isnan(one[name])]
+        assert len(values) == (47 if name.startswith(("MAP", "recall", "NDCG")) else 50)
+        assert value == pytest.approx(statistics.mean(values))
+        error = statistics.stdev(values) / math.sqrt(len(values))
+        assert found.standard_errors[name] == pytest.approx(error)
+        assert f"{value:.4f} ± {error:.4f}" in repr(found)
+    again = Evaluation.from_dict(found.to_dict())
+    assert again.to_dict() == found.to_dict()
+    assert again.standard_errors == found.standard_errors
+
+
+def test_of_many_queries_some_are_drawn_always_the_same_ones() -> None:
+    drawn = sample_queries(1000, 100)
+    assert len(np.unique(drawn)) == 100
+    assert np.all(np.diff(drawn) > 0)
+    assert abs(drawn.mean() - 499.5) < 5 * 1000 / math.sqrt(12 * 100)
+    np.testing.assert_array_equal(drawn, sample_queries(1000, 100))
+    for everything in (None, 0, 1000, 2000):
+        np.testing.assert_array_equal(sample_queries(1000, everything), np.arange(1000))
+    with pytest.raises(InputError, match="max_queries is -1"):
+        sample_queries(10, -1)
 
 
 def test_no_queries_at_all() -> None:

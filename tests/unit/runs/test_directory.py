@@ -1,5 +1,6 @@
 """Run directories."""
 
+import itertools
 import json
 from datetime import datetime
 from pathlib import Path
@@ -7,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from sadih_dask.errors import ConflictError, FormatError, IntegrityError, RunBusyError
-from sadih_dask.files.lease import WriterLock
+from sadih_dask.errors import ConflictError, FormatError, IntegrityError, RunBusyError, SadihError
 from sadih_dask.runs.directory import Artefact, RunDirectory, is_run_directory, key_of
 
 
@@ -29,13 +29,19 @@ def artefact(directory: RunDirectory, stage: str, key: str) -> Artefact:
 
 def complete(directory: RunDirectory, **stages: str) -> str:
     """A run that becomes the latest."""
-    before = directory.latest()
+    seen = directory.seen()
+    run = completed(directory, **stages)
+    directory.move_latest(run, since=seen)
+    return run
+
+
+def completed(directory: RunDirectory, **stages: str) -> str:
+    """A run that could become the latest."""
     for stage, key in stages.items():
         artefact(directory, stage, key)
-    run = directory.begin_run()
+    run, parent = directory.begin_run(), directory.latest()
     directory.write_record(run, {"outcome": "complete"})
-    directory.write_manifest(run, {"id": run, "complete": True, "parent": before, "stages": stages})
-    directory.move_latest(run, since=before)
+    directory.write_manifest(run, {"id": run, "complete": True, "parent": parent, "stages": stages})
     return run
 
 
@@ -105,13 +111,21 @@ def test_latest_is_moved(directory: RunDirectory) -> None:
     assert directory.latest() is None
     first, second = complete(directory), complete(directory, fit="b")
     assert directory.latest() == second
+    seen = directory.seen()
     assert directory.roll_back(None) == (second, first)
     assert directory.latest() == first
     with pytest.raises(FormatError, match="no complete run before"):
         directory.roll_back(None)
     with pytest.raises(ConflictError, match=f"latest is {first}, and was {second}"):
-        directory.move_latest(second, since=second)
+        directory.move_latest(second, since=seen)
     assert directory.latest() == first
+
+
+def test_two_runs_of_one_moment_have_two_folders(directory: RunDirectory) -> None:
+    there = directory.runs
+    directory.runs = list  # type: ignore[method-assign,assignment] # both looked before one began
+    runs = [directory.begin_run() for _ in range(3)]
+    assert sorted(runs) == sorted(set(runs)) == sorted(there())
 
 
 def test_damaged_records_are_errors(directory: RunDirectory) -> None:
@@ -192,23 +206,76 @@ def test_nothing_is_removed_if_it_is_not_known_what_is_needed(directory: RunDire
     assert keys(directory) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("deletions", [0, 1, 2])
-def test_who_has_lost_the_lock_removes_nothing_more(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, deletions: int
+def test_who_sleeps_before_removing_removes_nothing_that_others_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    directory = RunDirectory(f"memory://{tmp_path.name}/runs")
     a, b = complete(directory, fit="a"), complete(directory, fit="b")
-    checks = iter(range(1 + deletions))  # the first is made before anything is removed
+    replace = directory._replace
 
-    def check(_: WriterLock) -> None:
-        if next(checks, None) is None:
-            raise ConflictError("taken over")
+    def late(*args: Any) -> bool:
+        monkeypatch.setattr(directory, "_replace", replace)
+        directory.roll_back(a)
+        return replace(*args)
 
-    monkeypatch.setattr(WriterLock, "check", check)
-    with directory.locked(), pytest.raises(ConflictError, match="taken over"):
-        directory.prune(1, b)
-    assert directory.runs() == [a, b]
-    assert keys(directory) == (["b"] if deletions > 1 else ["a", "b"])
-    assert not list(directory.problems())  # nobody goes back to what is being removed
+    monkeypatch.setattr(directory, "_replace", late)
+    assert directory.prune(1, b) == []
+    assert directory.latest() == a
+    assert not list(directory.problems())
+
+
+@pytest.mark.parametrize("deletions", [0, 1, 2])
+def test_who_sleeps_while_removing_harms_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deletions: int
+) -> None:
+    directory = RunDirectory(f"memory://{tmp_path.name}/runs")
+    a, b = complete(directory, fit="a"), complete(directory, fit="b")
+    started = directory.seen()
+
+    def others() -> None:
+        with pytest.raises(SadihError, match=r"removed|missing|gone|not complete|has no run"):
+            directory.roll_back(a)
+        late = completed(directory, fit="a")  # by one that has begun before
+        with pytest.raises(ConflictError, match="another run has removed old runs"):
+            directory.move_latest(late, since=started)
+        assert directory.seen().removing >= {"artefacts/fit-a", f"runs/{a}"}
+        complete(directory, fit="c")
+
+    delete, count = directory.files.delete, itertools.count()
+
+    def slow(key: str) -> None:
+        if next(count) == deletions:
+            monkeypatch.setattr(directory.files, "delete", delete)
+            others()
+        delete(key)
+
+    monkeypatch.setattr(directory.files, "delete", slow)
+    assert directory.prune(1, b) == [a]
+    assert directory.latest() not in (a, b)
+    assert directory.seen().removing == set()
+    directory.files.delete("artefacts/fit-a")  # of the late one, whose manifest says complete
+    assert [problem for problem in directory.problems() if "fit-a" not in problem] == []
+    assert "c" in keys(directory)
+
+
+def test_names_that_a_killed_run_was_removing_are_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDirectory(f"memory://{tmp_path.name}/runs")
+    _, b = complete(directory, fit="a"), complete(directory, fit="b")
+    with monkeypatch.context() as patch:
+        patch.setattr(directory.files, "delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            directory.prune(1, b)
+    assert "artefacts/fit-a" in directory.seen().removing
+    directory.prune(1, complete(directory, fit="c"))
+    assert keys(directory) == ["c"]
+    assert directory.seen().removing >= {"artefacts/fit-a"}
+    assert "artefacts/fit-b" not in directory.seen().removing
+
+
+def killed(_: str) -> None:
+    raise KeyboardInterrupt
 
 
 def test_what_was_rolled_back_is_remembered(directory: RunDirectory) -> None:

@@ -127,7 +127,6 @@ def test_a_transposed_matrix_is_recognised_by_the_row_count(tmp_path):
     path = saved(tmp_path, hot)
     np.testing.assert_array_equal(open_labels(path, n_rows=5).read(1, 4), hot.T[1:4])
     np.testing.assert_array_equal(open_labels(path, n_rows=2).read(0, 2), hot)
-    np.testing.assert_array_equal(open_labels(path, transpose=True).read(0, 5), hot.T)
     with pytest.raises(LabelError, match=r"\(2 x 5 int64\): has labels for 2 rows, .* have 7"):
         open_labels(path, n_rows=7)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sadih_dask.errors import ConflictError, DtypeError, InputError, LabelError
+from sadih_dask.errors import ConflictError, DtypeError, InputError, IntegrityError, LabelError
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores import commit as commits
 from tests.support.stores import assert_holds, create, files_of, ids_of, segment_folder, table
@@ -196,6 +196,26 @@ def test_sources_are_continued_in_the_very_commit(tmp_path: Path) -> None:
     assert store.sources_record() == b"one two three"
     store.collect()
     assert (store.sources_record(), store.n_rows) == (b"one two three", 4)
+
+
+def test_a_record_of_sources_that_is_not_what_was_written(tmp_path: Path) -> None:
+    stores = []
+    for name in ("s", "t"):
+        writer = FeatureStore.allocate(tmp_path / name, 2, 2, id_dtype="int64", sources=b"one")
+        writer.write(0, **table(0, 2))
+        stores.append(writer.finalise())
+    files = [next((tmp_path / name / "sources").iterdir()) for name in ("s", "t")]
+    intact = files[0].read_bytes()
+    for bad in (b"two" + intact[3:], intact[:-1], b"", files[1].read_bytes()):
+        files[0].write_bytes(bad)
+        with pytest.raises(IntegrityError, match=f"sources/{files[0].name}, .* is damaged"):
+            stores[0].sources_record()
+        (problem,) = stores[0].verify().problems
+        assert f"sources/{files[0].name}" in problem
+    files[0].unlink()
+    with pytest.raises(IntegrityError, match=f"sources/{files[0].name}, .* is missing"):
+        stores[0].sources_record()
+    assert len(stores[0].verify().problems) == 1
 
 
 def test_rows_that_do_not_fit_the_store_are_refused(tmp_path: Path) -> None:

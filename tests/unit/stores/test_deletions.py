@@ -94,6 +94,27 @@ def test_rows_are_deleted_by_ids_of_every_kind(tmp_path: Path) -> None:
         np.testing.assert_array_equal(store.read("labels"), [0, 3])
 
 
+def test_ids_may_come_as_text(tmp_path: Path) -> None:
+    features = np.zeros((4, 1), np.float32)
+    lines = np.array(["12", "10"], np.dtypes.StringDType())  # as a file of lines gives them
+    for number, ids in enumerate(
+        (
+            np.arange(10, 14),
+            np.array(["10", "11", "12", "ä"]),
+            np.array([b"10", b"11", b"12", b"x"]),
+        )
+    ):
+        store = FeatureStore.create(tmp_path / str(number), features, ids=ids)
+        assert store.delete(lines) == 2
+        np.testing.assert_array_equal(store.read("ids"), ids[[1, 3]])
+    numbered = FeatureStore.open(tmp_path / "0")
+    with pytest.raises(InputError, match=r"are integers; invalid literal .*'x'"):
+        numbered.delete(["11", "x"])
+    with pytest.raises(InputError, match="has no row with id 10 "):
+        numbered.delete(lines)
+    assert numbered.n_rows == 2
+
+
 def test_ids_that_are_not_there_delete_nothing(tmp_path: Path) -> None:
     store = FeatureStore.create(
         tmp_path / "s", np.zeros((4, 1), np.float32), ids=np.array(["a", "a", "b", "c"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sadih_dask.errors import ConflictError, InputError
+from sadih_dask.errors import ConflictError, InputError, IntegrityError
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores import store as stores
 from sadih_dask.stores.root import KEPT_GENERATIONS
@@ -32,6 +32,24 @@ def mutate(store: FeatureStore) -> None:
     store.restore(store.generation - 1)
     store = store.compact(one_segment=True)
     store.collect()
+
+
+def test_a_damaged_former_root_is_named(
+    tmp_path: Path, another_process: Callable[[], None]
+) -> None:
+    store = create(tmp_path / "s", 0, 30)
+    sent = pickle.dumps(store)
+    store.append(**table(30, 40))
+    (file,) = (tmp_path / "s/roots").iterdir()
+    intact = file.read_bytes()
+    for bad in (intact[:-1], intact.replace(b'"generation": 1', b'"generation": 3')):
+        file.write_bytes(bad)
+        another_process()
+        with pytest.raises(IntegrityError, match=f"roots/{file.name} is damaged"):
+            pickle.loads(sent)
+    file.unlink()
+    with pytest.raises(ConflictError, match=f"roots/{file.name} is gone"):
+        pickle.loads(sent)
 
 
 def test_a_reader_reads_its_state_to_the_end(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import sys
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,18 @@ import numcodecs.zstd
 import numpy as np
 import pytest
 
-from sadih_dask.errors import ConflictError, FormatError, IncompleteError, IntegrityError
+from sadih_dask.errors import (
+    ConflictError,
+    FormatError,
+    IncompleteError,
+    IntegrityError,
+    SadihError,
+)
 from sadih_dask.files.checksum import canonical_json, crc32c, trailer
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.chunks import zstd_content_size
 from sadih_dask.stores.deletions import positions_hash
+from sadih_dask.stores.root import _checksum
 from tests.support.stores import (
     assert_holds,
     create,
@@ -434,3 +443,76 @@ def test_a_zstd_frame_header_is_read_as_the_standard_says() -> None:
         assert zstd_content_size(numcodecs.zstd.compress(bytes(size), 3)[:18]) == size
     assert zstd_content_size(b"") is None
     assert zstd_content_size(b"\x28\xb5\x2f\xfd\x00\x58\x00\x00") is None
+
+
+NASTY: tuple[Any, ...] = (
+    *(None, True, -1, 0, 1, 7, 2**31, 2**47, 10**30, 1.5, "", "\0", "..", "x" * 5000, "0" * 32),
+    *("../../../outside/secret", "/etc/passwd", "file:///etc/passwd", [], {}, [[]], {"a": 1}),
+)
+_FILE_EVENTS = ("open", "os.listdir", "os.scandir", "os.remove", "os.rmdir", "os.rename", "os.link")
+
+
+def mutate(node: Any, rng: random.Random) -> None:
+    """Replace, drop or repeat something at a random place of a JSON document."""
+    while True:
+        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+        key = rng.choice(keys)
+        if isinstance(node[key], dict | list) and node[key] and rng.random() < 0.8:
+            node = node[key]
+            continue
+        how = rng.random()
+        if how < 0.8:
+            node[key] = rng.choice(NASTY)
+        elif how < 0.9 or isinstance(node, dict):
+            del node[key]
+        else:
+            node.append(node[key])
+        return
+
+
+def test_thousands_of_forged_roots_lead_nowhere(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(bytes(64))
+    home = tmp_path / "s"
+    store = create(home, 0, 12)
+    store.append(**table(12, 24))
+    store.delete(ids_of([1, 14]))
+    store.extend(8).write(0, **table(24, 32))
+    intact, rng = (home / "zarr.json").read_text(), random.Random(11)
+    touched: list[str] = []
+    watching = [False]
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if watching[0] and event in _FILE_EVENTS:
+            touched.extend(os.fsdecode(a) for a in arguments[:2] if isinstance(a, str | bytes))
+
+    def look() -> None:
+        opened = FeatureStore.open(home)
+        opened.verify(workers=1)
+        opened.read("labels")
+
+    look()  # what it imports is not what is watched
+    sys.addaudithook(audit)
+    said: list[str] = []
+    for _ in range(2000):
+        document = json.loads(intact)
+        record = document["attributes"]["sadih_dask"]
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            mutate(record, rng)
+        with suppress(TypeError, ValueError, AttributeError):
+            record["checksum"] = _checksum(record)
+        (home / "zarr.json").write_text(json.dumps(document))
+        watching[0] = True
+        try:
+            with little_memory():
+                look()
+        except SadihError as error:
+            said.append(str(error))
+        finally:
+            watching[0] = False
+    assert len(said) > 1500
+    assert all(str(home) in text and len(text) < 1000 for text in said)
+    strangers = {path for path in touched if not Path(path).is_relative_to(home) and "/" in path}
+    assert not strangers
+    assert (outside / "secret").read_bytes() == bytes(64)

@@ -8,7 +8,7 @@ import pytest
 import zarr
 
 from sadih_dask.errors import DtypeError, FormatError, InputError
-from sadih_dask.sources import hdf5, list_variables, open_features, open_ids, open_labels
+from sadih_dask.sources import chunked, list_variables, open_features, open_ids, open_labels
 
 h5py = pytest.importorskip("h5py", reason="h5py is in the optional extra 'ingest'")
 
@@ -75,7 +75,7 @@ def test_claims_without_data_are_refused(tmp_path, monkeypatch):
         file["complex"] = DATA + 1j
     with pytest.raises(FormatError, match=r"x\.h5:huge: was declared .* but never written"):
         open_features(tmp_path / "x.h5", "huge")
-    monkeypatch.setattr(hdf5, "_MAX_CHUNK", 1000)
+    monkeypatch.setattr(chunked, "_MAX_CHUNK", 1000)
     with pytest.raises(FormatError, match=r"x\.h5:coarse: one chunk \(50, 6\) is"):
         open_features(tmp_path / "x.h5", "coarse")
     with pytest.raises(InputError, match=r"x\.h5:single: is a single value"):
