@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from sadih_dask.errors import ConflictError, FormatError, InputError, LabelError
+from sadih_dask.errors import ConflictError, FormatError, InputError
 from sadih_dask.files.filesystem import Files, connect
 from sadih_dask.stores import columns as row_ids
 from sadih_dask.stores import commit as commits
@@ -261,11 +261,6 @@ class FeatureStore(Store):
         )
         self._snapshot = Snapshot(self._snapshot.files, root)
         return n_rows
-
-    def require_labels(self, purpose: str) -> None:
-        """Raise LabelError if the store has none."""
-        if "labels" not in self.arrays:
-            raise LabelError(f"{self.url} has no labels; {purpose}. Ingest it with labels")
 
     def sources_record(self) -> bytes | None:
         """Return the record of the files that the rows came from, if there is one."""
