@@ -188,7 +188,7 @@ def test_results_are_replaced_on_demand_only(folder: Path, here: Here, tmp_path:
     here(*words, "-o", target)
     before = target.read_bytes()
     _, err = here(*words, "-o", target, code=1)
-    assert "is there already. Replace it with --overwrite" in err
+    assert "is there already. Choose another name, or replace it with --overwrite" in err
     assert target.read_bytes() == before
     here(*words, "-o", target, "--overwrite", "--show", 0)
 
@@ -346,7 +346,7 @@ def test_other_kinds_of_index(folder: Path, here: Here, tmp_path: Path) -> None:
         here("export", codes, target, "--kind", kind, *form, "-q")
         assert faiss.read_index_binary(str(target)).ntotal == N_DATABASE
     _, err = here("export", codes, tmp_path / "ivf.faiss", "-q", code=1)
-    assert "Replace it with --overwrite" in err
+    assert "replace it with --overwrite" in err
     shape = ("--kind", "multihash", "--hashes", 3, "--hash-bits", 6)
     _, err = here("export", codes, tmp_path / "no.faiss", *shape, code=1)
     assert "Use fewer tables (--hashes) or shorter keys (--hash-bits)" in err

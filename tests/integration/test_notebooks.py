@@ -80,7 +80,10 @@ class Ran:
     def table(self, cell: str) -> dict[str, list[float]]:
         """Rows of numbers on a card."""
         rows = re.findall(r"<tr><th scope=\"row\">([^<]*)</th>(.*?)</tr>", self.shown(cell))
-        return {name: [float(v) for v in re.findall(r"<td>([\d.]+)</td>", r)] for name, r in rows}
+        return {
+            name: [float(v) for v in re.findall(r"<td>([\d.]+)(?: ±[^<]*)?</td>", r)]
+            for name, r in rows
+        }
 
     def figure(self, cell: str) -> str:
         """The picture of a drawing, as an SVG document with ids of its own."""

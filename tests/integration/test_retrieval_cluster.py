@@ -83,7 +83,7 @@ def test_a_model(client: Client, tmp_path: Path) -> None:
 
 def test_damage_found_by_a_worker_is_the_same_error(client: Client, stores) -> None:
     store, _, queries, _ = stores
-    file = Path(store.url, "codes/c.7.0")
+    file = Path(store.url, store.segments[0].path, "codes/c.7.0")
     data = bytearray(file.read_bytes())
     data[3] ^= 1
     file.write_bytes(data)

@@ -198,7 +198,15 @@ class _Requests:
         except KeyError:
             raise FileNotFoundError(path) from None
 
-    def pipe_file(self, path: str, data: bytes, mode: str = "overwrite", IfMatch: str = "") -> None:
+    def pipe_file(
+        self,
+        path: str,
+        data: bytes,
+        mode: str = "overwrite",
+        IfMatch: str = "",
+        chunksize: int = 0,
+    ) -> None:
+        del chunksize  # an upload in one piece is all that there is here
         key = path.removeprefix(PREFIX + "/")
         self.world.request(f"PUT {path}")
         if self.world.gives_up():
