@@ -26,7 +26,8 @@ demo: $(BASE) ## Hash scikit-learn's handwritten digits, measure retrieval, writ
 	$(BIN)/sadih run pipelines/digits.toml
 
 test: lint types system ## Lint, check types and run every test
-	$(BIN)/python -m pytest -n auto --ignore=tests/orchestrators
+	$(BIN)/python -m pytest -n auto --ignore=tests/orchestrators --ignore=tests/deploy
+	$(BIN)/python -m pytest tests/deploy
 	$(MAKE) --no-print-directory orchestrators
 
 $(ORCHESTRATORS)/.ready: tests/orchestrators/requirements.txt
