@@ -132,13 +132,15 @@ def _connected(where: Any, security: Any, settings: ClusterSettings) -> Iterator
         with warnings.catch_warnings():  # versions are compared below, with ours among them
             warnings.simplefilter("ignore", VersionMismatchWarning)
             client = Client(where, security=security, timeout=settings.connect_timeout)
-    except FatalCommClosedError as error:
-        raise ConfigError(
-            f"the scheduler at {settings.address or where} and this process do not accept each "
-            f"other's certificates ({redact(str(error.__cause__ or error))[:200]}). Both need ones "
-            "that the same authority has signed, and a scheduler without TLS a tcp:// address"
-        ) from error
     except (OSError, ValueError, TypeError) as error:
+        # Who refuses a certificate may also just close the connection, after the handshake
+        if isinstance(error, FatalCommClosedError) or "SSL" in str(error):
+            raise ConfigError(
+                f"the scheduler at {settings.address or where} and this process do not accept each "
+                f"other's certificates ({redact(str(error.__cause__ or error))[:200]}). Both need "
+                "ones that the same authority has signed, and a scheduler without TLS a tcp:// "
+                "address"
+            ) from error
         raise ClusterError(
             f"no Dask scheduler answers at {settings.address or where} "
             f"({redact(str(error))[:200]}). Check the address, and that it runs: dask scheduler. "
