@@ -197,11 +197,6 @@ class CodeStore(Store):
         """Return the fingerprint of the model that the codes come from."""
         return str(self._root.properties["model"])
 
-    @property
-    def source(self) -> str:
-        """Return where the rows come from, in the words of whoever created the store."""
-        return str(self._root.properties["source"])
-
     def _check_properties(self) -> None:
         found = self._root.properties
         n_bits = found.get("n_bits")

@@ -272,11 +272,6 @@ class FeatureStore(Store):
         return tuple(self._root.properties["class_names"])
 
     @property
-    def source(self) -> str:
-        """Return where the data come from, in the words of whoever created the store."""
-        return str(self._root.properties["source"])
-
-    @property
     def n_features(self) -> int:
         """Return the number of features of a row."""
         return self.shape("features")[1]

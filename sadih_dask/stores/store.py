@@ -184,11 +184,6 @@ class StoreWriter:
         """Return the rows of a block: first and one past the last."""
         return block * self.block_rows, min(self.n_rows, (block + 1) * self.block_rows)
 
-    @property
-    def row_bytes(self) -> int:
-        """Return the bytes of a row of all arrays, before compression."""
-        return self._plan.root.row_bytes
-
     def missing(self) -> list[int]:
         """Return the blocks that are not written yet."""
         return self._segment.missing()
@@ -407,6 +402,11 @@ class Store:
     def properties(self) -> Mapping[str, Any]:
         """Return the attributes of the store beside those that every store has."""
         return MappingProxyType(dict(self._root.properties))
+
+    @property
+    def source(self) -> str:
+        """Return where the rows come from, in the words of whoever created the store."""
+        return str(self._root.properties["source"])
 
     @property
     def row_bytes(self) -> int:
