@@ -62,7 +62,8 @@ class Parameter:
             whole = isinstance(value, Integral) and not isinstance(value, bool)
             return whole and self.least <= value <= (value if self.most is None else self.most)
         if self.kind is float and isinstance(value, Real):
-            return 0 <= float(value) < np.inf and not (self.positive and value == 0)
+            within = 0 <= float(value) < np.inf and (self.most is None or value <= self.most)
+            return within and not (self.positive and value == 0)
         return False
 
     @property
@@ -71,6 +72,8 @@ class Parameter:
             return f" is unknown; choose one of {self.choices}"
         if self.kind is float:
             range_ = "a finite positive number" if self.positive else "a finite number of 0 or more"
+            if self.most is not None:
+                range_ = f"a number from 0 to {self.most}"
         elif self.most is None:
             range_ = f"a whole number of {self.least} or more"
         else:
@@ -94,7 +97,13 @@ PARAMETERS: dict[str, Parameter] = {
     "alpha": Parameter(float, 0.01, "weight of reconstruction", "steps"),
     "beta": Parameter(float, 0.01, "weight of encoding", "steps"),
     "gamma": Parameter(float, 1e-3, "weight of regularisation", "steps"),
-    "ridge": Parameter(float, 1e-5, "penalty of the encoder", "start"),
+    "ridge": Parameter(float, "auto", "penalty of the encoder", "start", also=("auto",)),
+    "sharpness": Parameter(
+        float, "auto", "power of the vote of classes", "start", positive=True, also=("auto",)
+    ),
+    "openness": Parameter(
+        float, "auto", "weight of other classes than those known", "start", most=1, also=("auto",)
+    ),
     "similarity": Parameter(
         str, "shared-label", "similarity of labels", "start", _words(SimilarityKind)
     ),
