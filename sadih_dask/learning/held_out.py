@@ -6,12 +6,13 @@ to the statistics of all rows: new. Whatever has to be chosen is chosen by them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import scipy.linalg as la
 
+from sadih_dask.errors import InputError
 from sadih_dask.learning.encoders import vote
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.problem import Problem
@@ -54,8 +55,19 @@ class HeldOut:
 
     @cached_property
     def problem(self) -> Problem:
-        """The others' learning problem; for regressions only, which know no code length."""
-        return Problem.from_statistics(self.training, 1, ridge=self.ridge)
+        """The others' learning problem; for regressions only, which know no code length.
+
+        With fewer rows than columns a difference of Gram matrices is definite only to rounding: a
+        penalty below that is raised.
+        """
+        problem = Problem.from_statistics(self.training, 1, ridge=max(self.ridge, PENALTIES[0]))
+        while problem.ridge < PENALTIES[-1]:
+            try:
+                problem.ridge_factor  # noqa: B018 - kept, if there is one
+                break
+            except InputError:
+                problem = replace(problem, ridge=10.0 * problem.ridge)
+        return problem
 
     @cached_property
     def scores(self) -> Floats:
@@ -121,7 +133,11 @@ def choose_penalty(statistics: Statistics, seed: np.random.Generator) -> float:
         else:
             XYt, wanted = problem.XG @ (problem.Gt @ mixed), labels @ mixed - share @ mixed
         for k, penalty in enumerate(PENALTIES):
-            factor = problem.factor_gram(1.0, penalty * problem.n)
+            try:
+                factor = problem.factor_gram(1.0, penalty * problem.n)
+            except InputError:  # below what rounding leaves
+                errors[k] = np.inf
+                continue
             fitted = part.features @ la.cho_solve(factor, XYt, check_finite=False)
             errors[k] += float(np.square(wanted - fitted).sum())
     if not left_out:

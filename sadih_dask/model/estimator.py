@@ -95,8 +95,8 @@ class SADIH(
     max_iter, tol : int, float
         Iterations of the alternation at most, and the relative decrease that ends it.
     n_init : int or "auto"
-        Starts to try; they cost no further pass over the data. "auto" is 8, or 1 where label groups
-        are so many that S is applied in blocks.
+        Starts to try; they cost no further pass over the data. "auto" is 8, and fewer where there
+        are more than 256 label groups.
     block_rows : int
         Rows whose statistics are computed at a time. In large collections anchors are drawn from
         some such blocks, so another size draws others.

@@ -26,7 +26,7 @@ from sadih_dask.learning.problem import MAX_GROUPS, Problem, State
 from sadih_dask.learning.randomness import generator
 from sadih_dask.learning.similarity import SharedLabel, Similarity, group_similarity
 from sadih_dask.learning.solver import Schedule, Solution, solve
-from sadih_dask.learning.start import start_codes
+from sadih_dask.learning.start import FEW_GROUPS, start_codes
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.retrieval.trial import OPENNESS_GRID, SHARPNESS_GRID, Choice, Trial
 from sadih_dask.types import EncoderKind, Floats, SimilarityKind
@@ -42,7 +42,7 @@ def learn(
         similarity = tasked_similarity(statistics.groups, parameters.similarity)
         family = Family(parameters, statistics, seed, similarity)
         solution = family.solve(parameters, traced=True)
-        return solution, family.hash_function(solution.state, anchor_map)
+        return solution, family.hash_function(parameters, solution.state, anchor_map)
 
 
 class Family:
@@ -59,7 +59,7 @@ class Family:
     ) -> None:
         """Find the start; without a ``similarity`` it is applied in this thread."""
         groups = statistics.groups
-        self._parameters, self._statistics, self._seed = parameters, statistics, seed
+        self._statistics, self._seed = statistics, seed
         ridge: float | str = parameters.ridge
         if isinstance(ridge, str):
             ridge = choose_penalty(statistics, generator(seed, "penalty"))
@@ -78,13 +78,13 @@ class Family:
         if self._encoder in BY_REGRESSION:
             parts = hold_out(statistics, ridge, balanced=self._balanced)
             self._trial = Trial(statistics, parts, self._encoder, seed) if parts else None
-        auto_init = RESTARTS if few else 1
+        auto_init = max(1, RESTARTS * FEW_GROUPS // max(len(groups), FEW_GROUPS))
         n_init: int = auto_init if parameters.n_init == "auto" else parameters.n_init
         self._starts = [
             start_codes(self._problem, parameters.start, restart, stream)
             for restart, stream in enumerate(generator(seed, "starts").spawn(n_init))
         ]
-        self._choices: dict[bytes, Choice] = {}
+        self._choices: dict[tuple[Any, ...], Choice] = {}
 
     def solve(self, parameters: Any, *, traced: bool = False) -> Solution:
         """Run the alternation with the weights and the rules of a member."""
@@ -96,12 +96,14 @@ class Family:
 
     @property
     def hashes_by_codes_alone(self) -> bool:
-        """Whether members with equal codes have equal hash functions."""
+        """Whether members with equal codes, sharpness and openness have equal hash functions."""
         return self._encoder in BY_REGRESSION
 
-    def hash_function(self, state: State, anchor_map: AnchorMap | None = None) -> HashFunction:
+    def hash_function(
+        self, parameters: Any, state: State, anchor_map: AnchorMap | None = None
+    ) -> HashFunction:
         """The encoder of a member; without a map, for features that are mapped already, if any."""
-        choice = self._choose(state.B)
+        choice = self._choose(parameters.sharpness, parameters.openness, state.B)
         statistics, problem = self._regressed
         common = statistics, problem, state, anchor_map
         function = hash_function(self._encoder, *common, choice.sharpness)
@@ -120,20 +122,19 @@ class Family:
         l, ridge, S = self._problem.l, self._problem.ridge, self._problem.S  # noqa: E741
         return balanced, Problem.from_statistics(balanced, l, ridge=ridge, similarity=S)
 
-    def _choose(self, codes: Floats) -> Choice:
+    def _choose(self, sharpness: float | str, openness: float | str, codes: Floats) -> Choice:
         """How to weigh label scores and open code: as asked, or as rows left out say."""
-        sharpness, openness = self._parameters.sharpness, self._parameters.openness
         if self._trial is None:
-            given = SHARPNESS if sharpness == "auto" else sharpness
-            closed = openness == "auto" or self._encoder not in BY_REGRESSION
-            return Choice(given, 0.0 if closed else openness)
-        key = codes.tobytes()
+            given = SHARPNESS if isinstance(sharpness, str) else sharpness
+            closed = isinstance(openness, str) or self._encoder not in BY_REGRESSION
+            return Choice(given, 0.0 if closed else float(openness))
+        key = sharpness, openness, codes.tobytes()
         if key not in self._choices:
             powers = SHARPNESS_GRID if self._encoder == "posterior" else (SHARPNESS,)
             self._choices[key] = self._trial.choose(
                 codes,
-                powers if sharpness == "auto" else (sharpness,),
-                OPENNESS_GRID if openness == "auto" else (openness,),
+                powers if isinstance(sharpness, str) else (sharpness,),
+                OPENNESS_GRID if isinstance(openness, str) else (openness,),
             )
         return self._choices[key]
 

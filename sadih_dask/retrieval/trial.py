@@ -25,7 +25,7 @@ from sadih_dask.types import EncoderKind, Floats, Ints
 
 SHARPNESS_GRID = (1.0, 2.0, 4.0, 16.0)
 OPENNESS_GRID = (0.0, 0.3, 0.6, 1.0)
-LEARNED_LOSS = 0.01
+LEARNED_LOSS = 0.005
 """What the other protocols may cost in mean average precision of *learned*, at most."""
 CLASS_FOLDS = 3
 LEAST_CLASSES = 6
