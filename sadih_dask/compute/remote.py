@@ -14,17 +14,17 @@ blocks the wait, and no thread is left behind that could still speak when the wo
 from __future__ import annotations
 
 import logging
-from asyncio import run_coroutine_threadsafe
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from asyncio import gather, run_coroutine_threadsafe
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future as Handle
 from concurrent.futures import wait
 from contextlib import contextmanager
+from queue import SimpleQueue
 from threading import Lock
 from time import monotonic, time
 from typing import Any, NamedTuple, TypeVar
 
 import dask
-from dask.delayed import Delayed
 from dask.utils import parse_timedelta
 from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
@@ -64,21 +64,30 @@ def conversation(client: Any) -> Iterator[None]:
 def run_on_cluster(
     client: Any,
     graph: Mapping[Any, Any],
-    key: Any,
+    keys: Sequence[Any],
     counted: str,
     report: Callable[[int], None] | None,
-) -> Any:
-    """Compute one key.
+    take: Callable[[int, Any], None],
+) -> None:
+    """Compute keys; ``take`` gets the place and the result of each as soon as it is there.
 
     Workers that die are replaced and their tasks repeated by the scheduler: it has the recipe of
-    everything in the graph.
+    everything in the graph. What has been taken is no longer held by any worker, so that it is not
+    computed again when one dies.
     """
     # Shared values are in the graph, once, by intention: see `sadih_dask.compute.tree.Tasks`.
     no_warning = {"distributed.admin.large-graph-warning-threshold": "1TiB"}
     with conversation(client), _submitting, dask.config.set(no_warning):
-        future = client.compute(Delayed(key, {name: limited(task) for name, task in graph.items()}))
+        tasks = {name: limited(task) for name, task in graph.items()}
+        left = dict(enumerate(client.get(tasks, list(keys), sync=False)))
+    arrived: SimpleQueue[tuple[int, Any]] = SimpleQueue()
+
+    def take_arrived() -> None:
+        while not arrived.empty():
+            take(*arrived.get())
+
     try:
-        return settle(client, _result(future), counted, report)
+        settle(client, _deliver(left, arrived), counted, report, take_arrived)
     except (FutureCancelledError, FuturesCancelledError) as error:
         gone = "scheduler-connection-lost" in str(error)
         what = "is gone: the connection was lost" if gone else f"has cancelled it: {error}"
@@ -86,17 +95,23 @@ def run_on_cluster(
     except (KilledWorker, NoWorkerError, NoValidWorkerError) as error:
         raise _verdict(error, graph) from error
     except (OSError, ClosedClientError):
-        if future.status == "error":  # raised by a task, on a worker
+        if any(future.status == "error" for future in left.values()):  # of a task, on a worker
             raise
         with conversation(client):
             raise
     finally:
-        if client.status == "running" and future.status != "finished":
-            future.cancel()  # what still runs
+        if client.status == "running" and left:
+            client.cancel(list(left.values()))  # what still runs
 
 
-async def _result(future: Any) -> Any:
-    return await future.result()
+async def _deliver(left: dict[int, Any], arrived: SimpleQueue[tuple[int, Any]]) -> None:
+    """Put every result there as it comes, and let go of it on the cluster."""
+
+    async def one(place: int) -> None:
+        arrived.put((place, await left[place].result()))
+        left.pop(place).release()
+
+    await gather(*map(one, list(left)))
 
 
 def _verdict(error: KilledWorker | NoWorkerError | NoValidWorkerError, graph: Any) -> ClusterError:
@@ -169,16 +184,23 @@ def settle(
     work: Coroutine[Any, Any, Result],
     prefix: str | None = None,
     report: Callable[[int], None] | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Result:
     """Result of a coroutine on the client's loop, for as long as the cluster is alive.
 
-    ``report`` is called, in this thread, with how many tasks of the group ``prefix`` are not over.
+    ``report`` is called, in this thread, with how many tasks of the group ``prefix`` are not over,
+    and ``meanwhile`` now and then, and at the end.
     """
     handle = run_coroutine_threadsafe(_outcome(work), client.loop.asyncio_loop)
     watch = _Watch(client, prefix, report)
     try:
-        while not wait([handle], timeout=INTERVAL).done:
-            watch.look()
+        over = False
+        while not over:
+            over = bool(wait([handle], timeout=INTERVAL).done)
+            if meanwhile is not None:
+                meanwhile()
+            if not over:
+                watch.look()
         result, error = handle.result()
         if error is not None:
             raise error
