@@ -25,6 +25,7 @@ from time import monotonic, time
 from typing import Any, NamedTuple, TypeVar
 
 import dask
+from dask._task_spec import DataNode
 from dask.utils import parse_timedelta
 from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
@@ -34,6 +35,8 @@ from sadih_dask.errors import Argument, ClusterError, Remedy
 
 logger = logging.getLogger(__name__)
 _submitting = Lock()
+SUBMISSIONS = 10
+"""How often a graph is given to a cluster, at most, whose workers die before they do anything."""
 
 
 def identity_of(client: Any, n_workers: int = -1) -> dict[str, Any]:
@@ -75,11 +78,41 @@ def run_on_cluster(
     everything in the graph. What has been taken is no longer held by any worker, so that it is not
     computed again when one dies.
     """
+    wanted: dict[int, Any] = dict(enumerate(keys))
+
+    def taken(place: int, result: Any) -> None:
+        del wanted[place]
+        take(place, result)
+
+    for again in range(SUBMISSIONS):
+        try:
+            _submit(client, graph, dict(wanted), counted, report, taken)
+            return
+        except KilledWorker as error:
+            # The scheduler blames what a worker was given first for all that befalls it
+            if not isinstance(graph.get(error.task), DataNode) or again == SUBMISSIONS - 1:
+                raise _verdict(error, graph) from error
+            logger.warning(
+                "workers die as soon as they have joined, the last one at %s; what is left to do "
+                "is given to others",
+                error.last_worker.address,
+            )
+
+
+def _submit(
+    client: Any,
+    graph: Mapping[Any, Any],
+    keys: Mapping[int, Any],
+    counted: str,
+    report: Callable[[int], None] | None,
+    take: Callable[[int, Any], None],
+) -> None:
     # Shared values are in the graph, once, by intention: see `sadih_dask.compute.tree.Tasks`.
     no_warning = {"distributed.admin.large-graph-warning-threshold": "1TiB"}
     with conversation(client), _submitting, dask.config.set(no_warning):
         tasks = {name: limited(task) for name, task in graph.items()}
-        left = dict(enumerate(client.get(tasks, list(keys), sync=False)))
+        futures = client.get(tasks, list(keys.values()), sync=False)
+    left = dict(zip(keys, futures, strict=True))
     arrived: SimpleQueue[tuple[int, Any]] = SimpleQueue()
 
     def take_arrived() -> None:
@@ -92,10 +125,12 @@ def run_on_cluster(
         gone = "scheduler-connection-lost" in str(error)
         what = "is gone: the connection was lost" if gone else f"has cancelled it: {error}"
         raise ClusterError(f"{name_of(client)} {what}. {LOST}") from error
-    except (KilledWorker, NoWorkerError, NoValidWorkerError) as error:
+    except (NoWorkerError, NoValidWorkerError) as error:
         raise _verdict(error, graph) from error
     except (OSError, ClosedClientError):
-        if any(future.status == "error" for future in left.values()):  # of a task, on a worker
+        if any(
+            future.status == "error" for future in list(left.values())
+        ):  # of a task, on a worker
             raise
         with conversation(client):
             raise
