@@ -14,7 +14,7 @@ blocks the wait, and no thread is left behind that could still speak when the wo
 from __future__ import annotations
 
 import logging
-from asyncio import gather, run_coroutine_threadsafe
+from asyncio import ensure_future, gather, run_coroutine_threadsafe, sleep
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future as Handle
 from concurrent.futures import wait
@@ -112,15 +112,9 @@ def _submit(
     with conversation(client), _submitting, dask.config.set(no_warning):
         tasks = {name: limited(task) for name, task in graph.items()}
         futures = client.get(tasks, list(keys.values()), sync=False)
-    left = dict(zip(keys, futures, strict=True))
-    arrived: SimpleQueue[tuple[int, Any]] = SimpleQueue()
-
-    def take_arrived() -> None:
-        while not arrived.empty():
-            take(*arrived.get())
-
+    results = _Results(dict(zip(keys, futures, strict=True)))
     try:
-        settle(client, _deliver(left, arrived), counted, report, take_arrived)
+        settle(client, results.come(client), counted, report, lambda: results.pass_on(take))
     except (FutureCancelledError, FuturesCancelledError) as error:
         gone = "scheduler-connection-lost" in str(error)
         what = "is gone: the connection was lost" if gone else f"has cancelled it: {error}"
@@ -128,25 +122,46 @@ def _submit(
     except (NoWorkerError, NoValidWorkerError) as error:
         raise _verdict(error, graph) from error
     except (OSError, ClosedClientError):
-        if any(
-            future.status == "error" for future in list(left.values())
-        ):  # of a task, on a worker
+        if results.a_task_failed:
             raise
         with conversation(client):
             raise
-    finally:
-        if client.status == "running" and left:
-            client.cancel(list(left.values()))  # what still runs
 
 
-async def _deliver(left: dict[int, Any], arrived: SimpleQueue[tuple[int, Any]]) -> None:
-    """Put every result there as it comes, and let go of it on the cluster."""
+class _Results:
+    """Results that come from a cluster one by one, on its client's loop, and are taken here."""
 
-    async def one(place: int) -> None:
-        arrived.put((place, await left[place].result()))
-        left.pop(place).release()
+    def __init__(self, futures: dict[int, Any]) -> None:
+        self._futures = futures
+        self._arrived: SimpleQueue[tuple[int, Any]] = SimpleQueue()
+        self.a_task_failed = False
 
-    await gather(*map(one, list(left)))
+    async def come(self, client: Any) -> None:
+        """Wait for all of them; whatever happens, the cluster is rid of them in the end."""
+        waiting = [ensure_future(self._one(place)) for place in list(self._futures)]
+        try:
+            await gather(*waiting)
+        finally:
+            for one in waiting:
+                one.cancel()
+            if client.status == "running":
+                for future in self._futures.values():
+                    future.release()
+                await sleep(0)  # the loop does it now, before anything of these names is asked for
+
+    async def _one(self, place: int) -> None:
+        future = self._futures[place]
+        try:
+            self._arrived.put((place, await future.result()))
+        except BaseException:
+            self.a_task_failed |= future.status == "error"
+            raise
+        future.release()
+
+    def pass_on(self, take: Callable[[int, Any], None]) -> None:
+        """Hand over what has arrived."""
+        while not self._arrived.empty():
+            take(*self._arrived.get())
 
 
 def _verdict(error: KilledWorker | NoWorkerError | NoValidWorkerError, graph: Any) -> ClusterError:

@@ -52,7 +52,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Job:
-    """Where a job reads and writes."""
+    """Where a job reads and writes; ``report``: with figures and a page, which take seconds."""
 
     sources: Path
     target: Path
@@ -120,10 +120,11 @@ class Job:
         if stage == "run":
             return self.run.words
         places = [out["fit"], self.sources / "q", out["ingest"], "--codes", out["encode"]]
-        return ["evaluate", *places, "-o", out["evaluate"], "--quiet"]
+        said = ["-o", out["evaluate"]] if self.report else ["--json"]
+        return ["evaluate", *places, *said, "--quiet"]
 
-    def digest(self, stage: str) -> str:
-        """A hash of what a stage has written; of stores without their identity."""
+    def digest(self, stage: str, said: str = "") -> str:
+        """A hash of what a stage has written, or said; of stores without their identity."""
         path = self.outputs[stage]
         digest = hashlib.sha256()
         if stage in ("ingest", "encode"):
@@ -132,8 +133,10 @@ class Job:
             for name in store.arrays:
                 digest.update(name.encode() + store.read(name).tobytes())
             return digest.hexdigest()
-        if stage == "evaluate":
+        if stage == "evaluate" and self.report:
             return _metrics_digest(path / "metrics.json")
+        if stage == "evaluate":
+            return _numbers_digest(said[said.index("{") : said.rindex("}") + 1])
         if stage in ("fit", "tune"):
             digest.update(_without_url(path))
             if stage == "tune":
@@ -167,12 +170,12 @@ def _metrics_digest(path: Path) -> str:
     """Of the numbers; the page beside them must be whole."""
     page = path.with_name("report.html").read_text()
     assert page.rstrip().endswith("</html>"), "half a report"
-    return _numbers_digest(path)
+    return _numbers_digest(path.read_text())
 
 
-def _numbers_digest(path: Path) -> str:
+def _numbers_digest(text: str) -> str:
     """Of every number but the seconds that it took, and not of where the stores lie."""
-    found = json.loads(path.read_text())
+    found = json.loads(text)
     for length in found["lengths"]:
         del length["seconds"]
     for place in ("queries", "database"):
@@ -199,10 +202,11 @@ class Run:
         """The command; its configuration is written on the way."""
         path = self.directory.with_suffix(".toml")
         if not path.exists():
-            path.write_text(self._toml())
+            path.write_text(self.toml())
         return ["run", path, "--quiet"]
 
-    def _toml(self) -> str:
+    def toml(self) -> str:
+        """The configuration."""
         source, size = self.job.sources, self.job.size
         return f"""
 [run]
@@ -249,5 +253,5 @@ enabled = {str(self.report).lower()}
             "model": hashlib.sha256(_without_url(latest / "model.sadih")).hexdigest(),
             "codes": hashlib.sha256(codes.read("codes").tobytes()).hexdigest(),
             "index": hashlib.sha256((latest / "index.faiss").read_bytes()).hexdigest(),
-            "metrics": _numbers_digest(latest / "metrics.json"),
+            "metrics": _numbers_digest((latest / "metrics.json").read_text()),
         }

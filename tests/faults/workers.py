@@ -23,6 +23,7 @@ import os
 import random
 import re
 import signal
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -54,6 +55,8 @@ ENVIRONMENT = {
     # By default Dask's processes try for 30 s to reach one that is dead.
     "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s",
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "5s",
+    # By default a task that was on three workers as they died is taken for the cause.
+    "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "100",
 }
 SLOWER = 3.0
 CLUSTER_FAILED = 4
@@ -81,7 +84,7 @@ def run(
         dask_processes(workers, environment=environment) as cluster,
         Forks(folder) as forks,
     ):
-        disturbed = Disturbed(forks, folder, cluster, stage, size)
+        disturbed = Disturbed(forks, folder, cluster, stage, size, timed=True)
         rng = random.Random(seed)
         while disturbed.killed.total() < kills:
             outcome.trials += 1
@@ -130,23 +133,22 @@ class Disturbed:
         stage: str = "run",
         size: Size = SIZE,
         *,
-        report: bool = False,
+        timed: bool = False,
     ) -> None:
         self._forks, self._cluster, self._folder, self._stage = forks, cluster, folder, stage
-        self._job = Job(folder / "sources", folder, size, report)
+        place = Path(tempfile.mkdtemp(prefix=f"{stage}-", dir=folder))
+        self._job = Job(place / "sources", place, size)
         self._job.make_sources()
         for before in self._job.needs(stage):
             ended = forks.start(*self._job.words(before)).wait(600)
             assert ended.code == 0, ended.said
         self._words = [*self._job.words(stage), "--scheduler", cluster.address]
-        self.undisturbed, self._reads = math.inf, 1
-        for _ in range(2):  # the first one finds workers that have imported nothing
+        for _ in range(1 + timed):  # the first one finds workers that have imported nothing
             self._begin()
             ended = forks.start(*self._words, tally=folder / TALLY).wait(600)
             assert ended.code == 0, ended.said
-            self.undisturbed = ended.seconds
-        self._reads = len(self._tally("read "))
-        self.expected = self._job.digest(stage)
+        self.undisturbed, self._reads = ended.seconds, len(self._tally("read "))
+        self.expected = self._job.digest(stage, ended.said)
         self.killed: Counter[str] = Counter()
         self.seconds: list[float] = []
         self.shares: list[float] = []
@@ -190,11 +192,10 @@ class Disturbed:
             if ended.code != CLUSTER_FAILED:
                 break
             self.repeats += 1
-            print(ended.said[-400:], flush=True)
         seconds = time.monotonic() - began
         self._working += seconds
         assert ended.code == 0, f"exit code {ended.code}: {ended.said[-1500:]}"
-        assert self._job.digest(self._stage) == self.expected, "another result"
+        assert self._job.digest(self._stage, ended.said) == self.expected, "another result"
         self.seconds.append(seconds)
         self.shares.append(len(self._tally("read ")) / max(1, self._reads))
         self.read_again += self._finished_rows_read()
