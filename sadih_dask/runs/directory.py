@@ -44,7 +44,14 @@ from sadih_dask.errors import ConflictError, FormatError, IntegrityError, RunBus
 from sadih_dask.files import conditional
 from sadih_dask.files.checksum import canonical_json, crc32c
 from sadih_dask.files.file import OBJECT_BYTES
-from sadih_dask.files.filesystem import Files, LocalFiles, connect
+from sadih_dask.files.filesystem import (
+    Files,
+    LocalFiles,
+    connect,
+    make_folder,
+    sync_file,
+    sync_folder,
+)
 from sadih_dask.files.lease import WriterLock, is_held
 from sadih_dask.jobs import verify
 from sadih_dask.stores.root import load_json
@@ -95,7 +102,7 @@ class Artefact:
     def begin(self) -> Artefact:
         """Make the folder, where there are folders."""
         if isinstance(self.files, LocalFiles):
-            Path(self.files.path(self.folder)).mkdir(parents=True, exist_ok=True)
+            make_folder(Path(self.files.path(self.folder)))
         return self
 
     @contextlib.contextmanager
@@ -105,6 +112,8 @@ class Artefact:
             folder = Path(self.files.path(self.folder))
             yield folder
             for path in _plain_files(folder):
+                sync_file(path)
+                sync_folder(path.parent)
                 with path.open("rb") as file:
                     digest = hashlib.file_digest(file, "sha256").hexdigest()
                 self.digests[path.relative_to(folder).as_posix()] = digest
@@ -128,9 +137,8 @@ class Artefact:
         record = {"stage": self.stage, "key": self.key, "outputs": outputs, "facts": facts}
         record["digests"] = self.digests
         record["names"] = [name for name in self._names() if name not in (DONE, SCAN)]
+        self.files.sync(self.folder)  # what it says is there has to be there before it
         _write_checked(self.files, f"{self.folder}/{DONE}", record)
-        if isinstance(self.files, LocalFiles):
-            self.files.sync(self.folder)
 
     def done(self) -> dict[str, Any] | None:
         """What `finish` recorded, or None if the work is not finished."""
@@ -252,6 +260,7 @@ class RunDirectory:
             run = f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-{number}"
             first = {"stages": {}, "id": run, "complete": False, "parent": self.latest()}
             if self.files.create(f"{RUNS}/{run}/{MANIFEST}", [_checked_json(first)]):
+                self.files.sync(f"{RUNS}/{run}")
                 return run
 
     def write_manifest(self, run: str, manifest: Mapping[str, Any]) -> None:
@@ -445,6 +454,8 @@ class RunDirectory:
         for folder in artefacts:
             # Not done any more before anything else goes: a kill half-way leaves no trap.
             self.files.delete(f"{folder}/{DONE}")
+            if self.files.names(folder):
+                self.files.sync(folder)
             self.files.delete(folder)
         for run in removed:
             self.files.delete(f"{RUNS}/{run}")
@@ -466,7 +477,8 @@ class RunDirectory:
 
     def problems(self) -> Iterator[str]:
         """Name all that manifests refer to and that is not there as it was written."""
-        runs = self.runs()
+        # A folder with nothing in it, or half a file, is of a run that was killed at its beginning
+        runs = [run for run in self.runs() if not self._is_bare(run)]
         manifests = {run: self.manifest_or_nothing(run) for run in runs}
         for run in runs:
             yield from _failures(self.manifest, run)
@@ -488,6 +500,9 @@ class RunDirectory:
             yield from self.artefact(stage, key).problems()
         for name in sorted({name for run in complete for name in manifests[run].get("stores", ())}):
             yield from verify.problems(f"{self.url}/{name}")
+
+    def _is_bare(self, run: str) -> bool:
+        return all(name.startswith(".") for name in self.files.names(f"{RUNS}/{run}"))
 
 
 def is_run_directory(url: str) -> bool:
@@ -522,7 +537,7 @@ def _plain_files(folder: Path) -> list[Path]:
 
 def _replace_link(link: Path, target: Path) -> None:
     """Point a symbolic link somewhere else in one step."""
-    link.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(link.parent)
     scratch = link.with_name(f".{link.name}.{os.getpid()}")
     scratch.unlink(missing_ok=True)
     scratch.symlink_to(target)
@@ -530,8 +545,9 @@ def _replace_link(link: Path, target: Path) -> None:
 
 
 def _write_checked(files: Files, key: str, record: Mapping[str, Any]) -> None:
-    """JSON that says its own checksum: a flipped bit is noticed."""
+    """JSON that says its own checksum, so a flipped bit is noticed; names beside it are durable."""
     files.write(key, [_checked_json(record)])
+    files.sync(key.rpartition("/")[0])
 
 
 def _checked_json(record: Mapping[str, Any]) -> bytes:

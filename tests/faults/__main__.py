@@ -18,6 +18,7 @@ ROWS = {
     "scheduler": 12,
     "driver": 30,
     "full_disk": 150,
+    "power_cut": 640,
     "flips": 2000,
     "poison": 10,
     "starved": 2,

@@ -2,14 +2,32 @@
 
 import pickle
 from pathlib import Path
+from unittest.mock import patch
 
-from tests.faults import flips, hostile, two_writers
+import pytest
+
+from tests.faults import flips, hostile, power_cut, two_writers
 from tests.faults.forged import Payload
 
 
 def test_damage_to_any_file_is_noticed_and_named(tmp_path: Path) -> None:
     found = flips.run(tmp_path, trials=5 * 33, seed=1)
     assert found.ok, found.failures[:3]
+
+
+def test_a_power_cut_at_any_step_leaves_the_state_before_or_after(tmp_path: Path) -> None:
+    found = power_cut.run(tmp_path, trials=16 * 5, seed=3)
+    assert found.ok, found.failures[:3]
+
+
+@pytest.mark.parametrize(
+    ("without", "work"),
+    [("sync_folder", "ingest"), ("sync_folder", "run again"), ("sync_file", "append")],
+)
+def test_what_is_not_synchronised_would_be_noticed(tmp_path: Path, without: str, work: str) -> None:
+    with patch(f"sadih_dask.files.filesystem.{without}"):
+        found = power_cut.cut(tmp_path, 18, 3, work)
+    assert found.failures
 
 
 def test_hostile_files_run_nothing_and_take_little_memory(tmp_path: Path) -> None:
