@@ -458,9 +458,19 @@ class RunDirectory:
                 self.files.sync(folder)
             self.files.delete(folder)
         for run in removed:
-            self.files.delete(f"{RUNS}/{run}")
+            self._remove_run(run)
         self._have_removed(doomed - seen.removing)
         return removed
+
+    def _remove_run(self, run: str) -> None:
+        """Remove the folder of a run; what is left by a kill half-way still has its manifest."""
+        folder = f"{RUNS}/{run}"
+        others = [name for name in self.files.names(folder) if name != MANIFEST]
+        for name in others:
+            self.files.delete(f"{folder}/{name}")
+        if others:
+            self.files.sync(folder)
+        self.files.delete(folder)
 
     def _have_removed(self, doomed: Iterable[str]) -> None:
         """Set names free again; those that another run was removing before may still go.
