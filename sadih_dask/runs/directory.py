@@ -502,13 +502,16 @@ class RunDirectory:
             yield f"{self.url}: latest is run {latest}, which is gone; make another the latest"
         elif latest is not None and manifests[latest] and latest not in complete:
             yield f"{self.url}: latest is run {latest}, which is not complete"
-        for run in complete:
+        # One that another has overtaken just before it became the latest may have lost what it made
+        line, undone = self.lineage(latest), self.rejected()
+        kept = [r for r in complete if not line or r in line or manifests[r]["stages"] in undone]
+        for run in kept:
             if RECORD not in self.files.names(f"{RUNS}/{run}"):
                 yield f"{self.url}/{RUNS}/{run}/{RECORD} is missing"
-        named = {key for run in complete for key in manifests[run]["stages"].items()}
+        named = {key for run in kept for key in manifests[run]["stages"].items()}
         for stage, key in sorted(named):
             yield from self.artefact(stage, key).problems()
-        for name in sorted({name for run in complete for name in manifests[run].get("stores", ())}):
+        for name in sorted({name for run in kept for name in manifests[run].get("stores", ())}):
             yield from verify.problems(f"{self.url}/{name}")
 
     def _is_bare(self, run: str) -> bool:
