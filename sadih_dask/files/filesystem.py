@@ -52,6 +52,8 @@ def local_path(url: str | os.PathLike[str]) -> Path | None:
     (PosixPath('/data/x.npy'), None)
     """
     text = os.fspath(url)
+    if "\0" in text:
+        raise InputError(f"{text!r} is no path: it has a NUL character. Check it")
     scheme, is_url, rest = text.partition("://")
     if not is_url:
         return Path(text)
@@ -227,7 +229,7 @@ class LocalFiles:
 
     def _is_link(self, key: str) -> FormatError:
         return FormatError(
-            f"{self.url}: {key!r} is a symbolic link, and links inside a store are not followed. "
+            f"{self.url}: {key!r} is a symbolic link, and links inside it are not followed. "
             "Put the files themselves there"
         )
 
@@ -270,6 +272,11 @@ class LocalFiles:
                     _write_all(file.fileno(), memoryview(part).cast("B"))
 
         return _put_in_place(target, fill, durable, create)
+
+    def make(self, folder: str) -> None:
+        """Make a folder; those above it too."""
+        self._check_folder(folder)
+        make_folder(Path(self.path(folder)))
 
     def sync(self, folder: str) -> None:
         """Make the names in `folder` durable as well as the bytes of its files."""

@@ -102,7 +102,7 @@ class Artefact:
     def begin(self) -> Artefact:
         """Make the folder, where there are folders."""
         if isinstance(self.files, LocalFiles):
-            make_folder(Path(self.files.path(self.folder)))
+            self.files.make(self.folder)
         return self
 
     @contextlib.contextmanager
@@ -143,12 +143,25 @@ class Artefact:
     def done(self) -> dict[str, Any] | None:
         """What `finish` recorded, or None if the work is not finished."""
         try:
-            return _read_checked(self.files, f"{self.folder}/{DONE}")
+            return self._checked(_read_checked(self.files, f"{self.folder}/{DONE}"))
         except FileNotFoundError:
             return None
         except (IntegrityError, FormatError) as error:
             logger.warning("%s; its stage is done again", error)
             return None
+
+    def _checked(self, done: dict[str, Any]) -> dict[str, Any]:
+        """Refuse names that lead out of the folder, and what `finish` does not write."""
+        names, digests = done.get("names"), done.get("digests")
+        if (
+            not isinstance(names, list)
+            or not isinstance(digests, dict)
+            or not isinstance(done.get("outputs"), dict)
+            or not all(_is_name(name) for name in names)
+            or not all(_is_name(part) for path in digests for part in path.split("/"))
+        ):
+            raise IntegrityError(f"{self.files.url}/{self.folder}/{DONE} is not that of a stage")
+        return done
 
     def holds(self, names: Sequence[str]) -> bool:
         """Whether all of these are there."""
@@ -217,7 +230,7 @@ class RunDirectory:
     """Runs and what they have made, in a local folder or behind a URL."""
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
-        self.files = connect(url)
+        self.files = connect(url, follow_links=False)
         self.url = self.files.url
 
     @contextlib.contextmanager
@@ -269,8 +282,9 @@ class RunDirectory:
 
     def manifest(self, run: str) -> dict[str, Any]:
         """Return the manifest of a run; IntegrityError if it is damaged."""
+        key = f"{RUNS}/{run}/{MANIFEST}"
         try:
-            return _read_checked(self.files, f"{RUNS}/{run}/{MANIFEST}")
+            return _checked_manifest(_read_checked(self.files, key), f"{self.url}/{key}")
         except FileNotFoundError as error:
             there = self.runs()
             if run in there:
@@ -317,9 +331,12 @@ class RunDirectory:
         """What `latest` is now, as one needs it to move it later."""
         if not isinstance(self.files, LocalFiles):
             try:
-                return Latest.of(conditional.read(self.files, LATEST, _LIMIT))
+                found = Latest.of(conditional.read(self.files, LATEST, _LIMIT))
             except ValueError as error:
                 raise IntegrityError(f"{self.url}/{LATEST} is damaged: {error}") from error
+            if found.run is not None and not _is_run(found.run):
+                raise IntegrityError(f"{self.url}/{LATEST} is damaged: it names no run")
+            return found
         link = Path(self.files.path(LATEST))
         if link.exists() and not link.is_symlink():
             raise FormatError(
@@ -327,9 +344,15 @@ class RunDirectory:
                 "it with them (cp -a), or remove this and choose a run with: sadih rollback"
             )
         try:
-            return Latest(link.readlink().name)
+            target = link.readlink()
         except FileNotFoundError:
             return Latest(None)
+        if target != Path(RUNS, target.name) or not _is_run(target.name):
+            raise IntegrityError(
+                f"{link} leads to {str(target)[:80]!r}, which is no run of this directory. Remove "
+                "it and choose a run with: sadih rollback"
+            )
+        return Latest(target.name)
 
     def move_latest(self, run: str, since: Latest) -> None:
         """Move `latest` in one step; ConflictError if anybody has moved it or removed something."""
@@ -412,9 +435,12 @@ class RunDirectory:
     def rejected(self) -> list[dict[str, str]]:
         """Keys of the stages of results that were rolled back."""
         try:
-            return list(_read_checked(self.files, REJECTED)["stages"])
+            found = _read_checked(self.files, REJECTED).get("stages")
         except FileNotFoundError:
             return []
+        if not isinstance(found, list):
+            raise IntegrityError(f"{self.url}/{REJECTED} does not list results; remove it")
+        return found
 
     def prune(self, keep: int, current: str) -> list[str]:
         """Remove old runs, and artefacts of runs to which no complete one refers any more.
@@ -487,7 +513,7 @@ class RunDirectory:
 
     def problems(self) -> Iterator[str]:
         """Name all that manifests refer to and that is not there as it was written."""
-        # A folder with nothing in it, or half a file, is of a run that was killed at its beginning
+        # One that was killed at its beginning, or was removed before it had written its log
         runs = [run for run in self.runs() if not self._is_bare(run)]
         manifests = {run: self.manifest_or_nothing(run) for run in runs}
         for run in runs:
@@ -515,12 +541,39 @@ class RunDirectory:
             yield from verify.problems(f"{self.url}/{name}")
 
     def _is_bare(self, run: str) -> bool:
-        return all(name.startswith(".") for name in self.files.names(f"{RUNS}/{run}"))
+        names = self.files.names(f"{RUNS}/{run}")
+        return all(name.startswith(".") or name == LOG for name in names)
 
 
 def is_run_directory(url: str) -> bool:
     """Whether runs have been made there."""
-    return not {RUNS, LATEST}.isdisjoint(connect(url).names(""))
+    return not {RUNS, LATEST}.isdisjoint(connect(url, follow_links=False).names(""))
+
+
+def _is_run(name: object) -> bool:
+    return isinstance(name, str) and _RUN.fullmatch(name) is not None
+
+
+def _is_name(name: object) -> bool:
+    """Whether it is a name in a folder, and leads nowhere else."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\0"} & set(name)
+
+
+def _checked_manifest(manifest: dict[str, Any], where: str) -> dict[str, Any]:
+    """Refuse names that could lead elsewhere, and what `write_manifest` does not write."""
+    stages, parent, stores = (manifest.get(name) for name in ("stages", "parent", "stores"))
+    if (
+        not isinstance(stages, dict)
+        or not all(isinstance(key, str) for key in stages.values())
+        or not all(_ARTEFACT.fullmatch(f"{stage}-{key}") for stage, key in stages.items())
+        or not (parent is None or _is_run(parent))
+        or not all(isinstance(manifest.get(name, []), list) for name in ("stores", "begun"))
+        or not all(_is_name(name) for name in stores or ())
+        or not isinstance(manifest.get("files", {}), dict)
+        or not isinstance(manifest.get("complete"), bool)
+    ):
+        raise IntegrityError(f"{where} is not that of a run; restore it from a copy")
+    return manifest
 
 
 def _number(run: str) -> int:
@@ -529,8 +582,9 @@ def _number(run: str) -> int:
 
 def _named_in(manifest: Mapping[str, Any]) -> set[str]:
     """Names of all artefacts that a run refers to or has begun."""
-    named = {f"{stage}-{key}" for stage, key in manifest.get("stages", {}).items()}
-    return {name for name in named.union(manifest.get("begun", ())) if _ARTEFACT.fullmatch(name)}
+    named = [f"{stage}-{key}" for stage, key in manifest.get("stages", {}).items()]
+    named += [name for name in manifest.get("begun", ()) if isinstance(name, str)]
+    return {name for name in named if _ARTEFACT.fullmatch(name)}
 
 
 def _plain_files(folder: Path) -> list[Path]:
