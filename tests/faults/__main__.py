@@ -23,6 +23,7 @@ ROWS = {
     "poison": 10,
     "starved": 2,
     "hostile": 1,
+    "fuzz": 1000,
     "two_writers": 200,
 }
 """Trials or kills of each row."""

@@ -116,9 +116,7 @@ class Changer:
         how = self.chance.randrange(7)
         raw = np.frombuffer(self.chance.randbytes(max(1, array.nbytes)), np.uint8)
         if how == 0:
-            return np.array(
-                self.chance.choice([np.nan, np.inf, -1, 2**62, 0]), array.dtype, ndmin=1
-            )
+            return np.array([self.chance.choice([np.nan, np.inf, -1, 0])]).astype(array.dtype)
         if how == 1:
             return array[:0]
         if how == 2:
@@ -295,7 +293,7 @@ def _change_model(path: Path, changer: Changer) -> None:
             archive.writestr(name, data)
 
 
-# --- run directories and configurations ------------------------------------------------------------
+# --- run directories and configurations ----------------------------------------------------------
 
 
 def _change_run(path: Path, changer: Changer) -> None:
@@ -463,7 +461,7 @@ class Guard:
     """Notes what a command touches that it should not."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = os.path.realpath(folder)
+        self.folder = str(folder.resolve())
         self.outside = f"{self.folder}/outside"
         self.found: list[str] = []
         self.watching = False
@@ -487,17 +485,18 @@ class Guard:
 
     def _check(self, event: str, path: str, at: int, writes: bool, no_follow: bool) -> None:
         self.watching = False  # what follows is our own
-        if at >= 0:
-            path = os.path.join(os.readlink(f"/proc/self/fd/{at}"), path)
+        place = Path(path) if at < 0 else Path(f"/proc/self/fd/{at}").readlink() / path
         # The last part may be a link that is removed, replaced or made, and not followed
-        folder, name = os.path.split(os.path.abspath(path))
-        real = os.path.join(os.path.realpath(folder), name)
-        if event in ("open", *READING) and not no_follow:
-            real = os.path.realpath(path)
+        followed = event in ("open", *READING) and not no_follow
+        with suppress(RuntimeError, ValueError):  # links in a circle lead nowhere; no path at all
+            real = str(place.resolve() if followed else place.parent.resolve() / place.name)
+            self._judge(event, real, writes)
+        self.watching = True
+
+    def _judge(self, event: str, real: str, writes: bool) -> None:
         inside = real.startswith(self.folder + "/") and not real.startswith(self.outside)
         if real.startswith(self.outside) or (writes and not inside and not _ours(real)):
             self.found.append(f"{event} of {real}")
-        self.watching = True
 
 
 def _ours(path: str) -> bool:

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.faults import flips, hostile, power_cut, two_writers
+from tests.faults import flips, fuzz, hostile, power_cut, two_writers
 from tests.faults.forged import Payload
 
 
@@ -35,6 +35,12 @@ def test_hostile_files_run_nothing_and_take_little_memory(tmp_path: Path) -> Non
     assert (tmp_path / "canary").exists()  # the payload would be noticed
     found = hostile.run(tmp_path, trials=1, seed=0)
     assert found.trials > 100
+    assert found.ok, found.failures[:3]
+
+
+def test_whatever_is_changed_nothing_else_is_touched_and_the_place_is_named(tmp_path: Path) -> None:
+    found = fuzz.run(tmp_path, trials=150, seed=1)
+    assert found.trials == 150
     assert found.ok, found.failures[:3]
 
 
