@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
@@ -18,7 +17,7 @@ import numpy as np
 from dask._task_spec import DataNode
 from dask.highlevelgraph import HighLevelGraph
 
-from sadih_dask.compute.rows import Renumbering, StoreRows, numbering_of_store
+from sadih_dask.compute.rows import StoreRows, check_labelled, classes_of
 from sadih_dask.compute.run import unique_name
 from sadih_dask.compute.tree import fill
 from sadih_dask.errors import (
@@ -30,6 +29,7 @@ from sadih_dask.errors import (
     Remedy,
 )
 from sadih_dask.files.redaction import redact
+from sadih_dask.learning.classes import Renumbering, Vocabulary, renumbering
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.statistics import canonical_blocks, check_finite, check_numbers
@@ -74,17 +74,13 @@ class LookUpLabels:
 
     @classmethod
     def in_store(
-        cls,
-        groups: LabelGroups,
-        label_codes: Bytes,
-        classes: Array,
-        names: Sequence[str],
-        store: FeatureStore,
+        cls, groups: LabelGroups, label_codes: Bytes, classes: Vocabulary, store: FeatureStore
     ) -> LookUpLabels:
-        """Codes of learned classes for the labels of a store; see `numbering_of_store`."""
-        if classes.dtype.kind not in "SU":
-            groups = groups.relabel(classes.astype(np.int64), int(classes.max()) + 1)
-        return cls(groups, label_codes, numbering_of_store(store, classes, names))
+        """Codes of learned classes for the labels of a store, which meet by name."""
+        check_labelled(store)
+        own, columns = classes_of(store), store.shape("labels")[1:]
+        numbering = None if own is None and columns else renumbering(classes, own)
+        return cls(groups, label_codes, numbering)
 
     def __call__(self, labels: Array, first_row: int) -> Bytes:
         """Packed codes of a block."""

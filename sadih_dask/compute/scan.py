@@ -21,7 +21,7 @@ from sadih_dask.compute.checkpoint import (
     keep,
     load,
 )
-from sadih_dask.compute.reduction import BlockReduction, Partial
+from sadih_dask.compute.reduction import BlockReduction, Discovered
 from sadih_dask.compute.rows import LazyRows, ReadableRows, Rows, StoreRows
 from sadih_dask.compute.run import reporting, total_threads
 from sadih_dask.compute.tree import Tasks
@@ -37,10 +37,12 @@ MOST_TAIL_NODES = 256
 
 def scan(
     rows: Rows,
-    reduction: BlockReduction[Partial],
+    reduction: BlockReduction[Any],
     checkpoint: Checkpoint | None = None,
-) -> tuple[Partial, int]:
+) -> tuple[Any, int]:
     """Reduce rows that are read once; return also how many were not read, but loaded.
+
+    Of Dask arrays with one label, or list of tags, a row the result comes as `Discovered`.
 
     With a checkpoint the parts of a long pass over a store are kept as they are finished, and the
     same call goes on after them: it loads what their rows have come to.
@@ -174,9 +176,12 @@ def _load_range(
 
 
 def _scan_block(
-    features: Array, labels: Array, first_row: int, reduction: BlockReduction[Any]
+    features: Array, labels: Any, first_row: int, reduction: BlockReduction[Any]
 ) -> Any:
-    return reduction.of_block(np.asarray(features), np.asarray(labels), first_row)
+    features = np.asarray(features)
+    if labels.ndim == 1:
+        return Discovered.of_block(reduction, features, labels, first_row)
+    return reduction.of_block(features, labels, first_row)
 
 
 def _with_sum(result: Any, counts: list[int]) -> tuple[Any, int]:

@@ -19,9 +19,16 @@ from sadih_dask.compute.memory import MemoryPlan
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress, is_lazy, reporting
 from sadih_dask.errors import InputError
+from sadih_dask.learning.classes import Vocabulary
 from sadih_dask.learning.randomness import draw_seed
 from sadih_dask.learning.statistics import canonical_blocks
-from sadih_dask.model.inputs import check_features, check_width, group_targets, known_statistics
+from sadih_dask.model.inputs import (
+    check_features,
+    check_width,
+    group_targets,
+    known_statistics,
+    stored_targets,
+)
 from sadih_dask.model.model_file import Model, read_model, write_model
 from sadih_dask.model.parameters import check_parameters
 from sadih_dask.model.scanning import (
@@ -96,8 +103,8 @@ class SADIH(
 
     Attributes
     ----------
-    classes_ : class names, ascending; column numbers for multi-hot labels
-    class_names_ : where `classes_` are numbers from a store: its names of class 0, 1 and so on
+    classes_ : class names or numbers, ascending; of a store its names, in its order; for multi-hot
+        labels the names of the columns, or their numbers where they have none
     label_codes_ : packed codes: row k is the code of class k, or of label group k
     label_groups_ : sparse (groups, classes) 0/1 matrix: which labels each row of `label_codes_` has
     trace_ : the objective after every step of every start
@@ -241,7 +248,8 @@ class SADIH(
         places = find_ids(store, ids)
         coverage = self.coverage_.without(places)
         features, labels = (store.take(name, places) for name in ("features", "labels"))
-        return self.learn_from(scan_removed(self, features, labels, coverage))
+        targets = stored_targets(store, labels)
+        return self.learn_from(scan_removed(self, features, targets, coverage))
 
     def refit(self) -> Self:
         """Learn again from the same statistics, with the parameters as they are now.
@@ -270,7 +278,6 @@ class SADIH(
             trace=solution.trace,
             statistics=scanned.statistics,
             coverage=scanned.coverage,
-            class_names=scanned.class_names,
         )
         self.n_rows_loaded_ = scanned.n_rows_loaded
         return self._adopt(model)
@@ -290,7 +297,6 @@ class SADIH(
         self.n_iter_ = model.trace.n_iter
         self.statistics_ = model.statistics
         self.coverage_ = model.coverage
-        self.class_names_ = model.class_names
         self.seed_ = model.seed
         self._n_features_out = model.label_codes.shape[1]
         return self
@@ -374,7 +380,7 @@ class SADIH(
         check_width(self, store)
         encoder: HashRows | LookUpLabels = HashRows(self.hash_function_)
         if learned:
-            known = self.groups_, self.label_codes_, self.classes_, self.class_names_
+            known = self.groups_, self.label_codes_, Vocabulary(self.classes_)
             encoder = LookUpLabels.in_store(*known, store)
         with reporting(progress):
             return write_codes(
