@@ -39,7 +39,7 @@ from sadih_dask.stores.codes import CodeWriter
 from sadih_dask.stores.coverage import Coverage
 from sadih_dask.stores.root import short_hash
 from sadih_dask.stores.segment import Digests
-from sadih_dask.types import Array, Bytes, Ints
+from sadih_dask.types import Array, BitOrder, Bytes, Ints
 
 OVERWRITE = Argument("overwrite", True)
 
@@ -49,6 +49,7 @@ class HashRows:
     """Codes by the hash function, for any rows."""
 
     function: HashFunction
+    bitorder: BitOrder = "little"
     array: Literal["features"] = "features"
 
     @property
@@ -60,7 +61,7 @@ class HashRows:
         """Packed codes of a block."""
         check_numbers(features, first_row)
         check_finite(features, first_row)
-        return pack(self.function.project(features))
+        return pack(self.function.project(features), self.bitorder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +136,7 @@ def write_codes(
     n_bits: int,
     model: str,
     block_rows: int,
+    bitorder: BitOrder = "little",
     overwrite: bool = False,
 ) -> tuple[CodeStore, int]:
     """Encode the rows of a store that codes of this model do not cover; return how many, too.
@@ -145,7 +147,7 @@ def write_codes(
     coverage = Coverage.of(store, (encoder.array,), redact(store.url))
     protocol = "learned" if encoder.array == "labels" else "encoded"
     properties = {"protocol": protocol, "covers": coverage.to_json()}
-    found = None if overwrite else _codes_of(url, model, protocol)
+    found = None if overwrite else _codes_of(url, model, protocol, bitorder)
     seen = None if found is None else coverage_of(found)
     change = None if seen is None else seen.difference(store)
     if found is not None and change is not None:
@@ -169,6 +171,7 @@ def write_codes(
             n_bits=n_bits,
             model=model,
             id_dtype=_id_dtype(store),
+            bitorder=bitorder,
             source=redact(store.url),
             chunk_rows=_code_chunk_rows(store, block_rows),
             properties=properties,
@@ -179,15 +182,19 @@ def write_codes(
     return writer.finalise(), writer.n_rows
 
 
-def _codes_of(url: str | os.PathLike[str], model: str, protocol: str) -> CodeStore | None:
+def _codes_of(
+    url: str | os.PathLike[str], model: str, protocol: str, bitorder: BitOrder
+) -> CodeStore | None:
     """Return codes that are there, None if there are none; ConflictError if they are others."""
     try:
         found = CodeStore.open(url)
     except (FormatError, IncompleteError):
         return None
     kind = found.properties.get("protocol")
-    if (found.model, kind) != (model, protocol):
+    if (found.model, kind, found.bitorder) != (model, protocol, bitorder):
         what = "of another model" if kind == protocol else f"that are {kind}, not {protocol}"
+        if (found.model, kind) == (model, protocol):
+            what = f"in {found.bitorder} bit order, not in {bitorder}"
         raise ConflictError(
             f"{found.url} holds codes {what}",
             remedy=Remedy("Choose another path, or replace them with {}", OVERWRITE),

@@ -42,13 +42,22 @@ from sadih_dask.model.scanning import (
     scan_rows,
 )
 from sadih_dask.model.solve import learn
-from sadih_dask.retrieval.codes import pack
+from sadih_dask.retrieval.codes import check_bitorder, pack, reorder
 from sadih_dask.retrieval.histograms import group_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.coverage import Coverage, Difference
 from sadih_dask.stores.features import find_ids
-from sadih_dask.types import Bytes, EncoderKind, Floats, Loss, SimilarityKind, SolverKind, StartKind
+from sadih_dask.types import (
+    BitOrder,
+    Bytes,
+    EncoderKind,
+    Floats,
+    Loss,
+    SimilarityKind,
+    SolverKind,
+    StartKind,
+)
 
 
 class SADIH(
@@ -313,23 +322,25 @@ class SADIH(
 
     # -- using ------------------------------------------------------------------------------------
 
-    def transform(self, X: Any) -> Any:
-        """Hash rows to packed codes, uint8 (rows, ceil(n_bits / 8)), little bit order.
+    def transform(self, X: Any, *, bitorder: BitOrder = "little") -> Any:
+        """Hash rows to packed codes, uint8 (rows, ceil(n_bits / 8)).
 
-        These are the bytes that FAISS binary indexes take. Dask arrays and feature stores give a
+        In little bit order, ``np.packbits(..., bitorder="little")``, they are the bytes that FAISS
+        binary indexes take; "big" is NumPy's default, and what others take. Dask arrays and feature stores give a
         lazy Dask array; :meth:`encode` writes the codes of a store to disk.
         """
-        return self._hash(X)
+        return self._hash(X, bitorder)
 
-    def _hash(self, X: Any) -> Any:
+    def _hash(self, X: Any, bitorder: BitOrder = "little") -> Any:
         """Codes as an array, whatever `set_output` makes of them."""
         check_is_fitted(self)
+        check_bitorder(bitorder)
         if isinstance(X, FeatureStore):
             X = X.to_dask()
         if is_lazy(X):
             check_width(self, X)
-            return hash_lazily(X, HashRows(self.hash_function_), self.block_rows)
-        hash_rows = HashRows(self.hash_function_)
+            return hash_lazily(X, HashRows(self.hash_function_, bitorder), self.block_rows)
+        hash_rows = HashRows(self.hash_function_, bitorder)
         features = check_features(self, X, reset=False)
         codes = np.empty((len(features), self.label_codes_.shape[1]), np.uint8)
         for rows in canonical_blocks(len(features), self.block_rows):
@@ -356,16 +367,18 @@ class SADIH(
         url: str | os.PathLike[str],
         *,
         learned: bool = False,
+        bitorder: BitOrder = "little",
         overwrite: bool = False,
         progress: Progress | None = None,
     ) -> CodeStore:
         """Write the codes of every row of a store to a code store, block by block.
 
         ``learned`` writes the learned codes of the rows' labels instead of hashing their features.
+        ``bitorder`` is as in :meth:`transform`; the store remembers it.
         The same call completes one that was interrupted, and later encodes only what has changed in
         the store; codes of another model are only replaced with ``overwrite``.
         """
-        return self.update_codes(store, url, learned, overwrite, progress)[0]
+        return self.update_codes(store, url, learned, overwrite, progress, bitorder=bitorder)[0]
 
     def update_codes(
         self,
@@ -374,14 +387,17 @@ class SADIH(
         learned: bool = False,
         overwrite: bool = False,
         progress: Progress | None = None,
+        *,
+        bitorder: BitOrder = "little",
     ) -> tuple[CodeStore, int]:
         """As :meth:`encode`; return also how many rows had to be encoded."""
         check_is_fitted(self)
+        check_bitorder(bitorder)
         check_width(self, store)
-        encoder: HashRows | LookUpLabels = HashRows(self.hash_function_)
+        encoder: HashRows | LookUpLabels = HashRows(self.hash_function_, bitorder)
         if learned:
-            known = self.groups_, self.label_codes_, Vocabulary(self.classes_)
-            encoder = LookUpLabels.in_store(*known, store)
+            codes = reorder(self.label_codes_, "little", bitorder)
+            encoder = LookUpLabels.in_store(self.groups_, codes, Vocabulary(self.classes_), store)
         with reporting(progress):
             return write_codes(
                 store,
@@ -390,6 +406,7 @@ class SADIH(
                 n_bits=self.hash_function_.n_bits,
                 model=self.fingerprint_,
                 block_rows=self.block_rows,
+                bitorder=bitorder,
                 overwrite=overwrite,
             )
 
