@@ -110,20 +110,16 @@ def _order_of_arrays(database: Any, queries: Any, bitorder: BitOrder | None) -> 
     if bitorder is not None:
         check_bitorder(bitorder)
         return bitorder
-    for one, other in ((database, queries), (queries, database)):
-        if (
-            isinstance(one, CodeStore)
-            and one.bitorder == "big"
-            and not isinstance(other, CodeStore)
-        ):
-            raise InputError(
-                f"{one.url} has codes in big bit order, and codes in an array do not say theirs",
-                remedy=Remedy(
-                    "Say it: {} for those of model.transform, {} for those of np.packbits",
-                    Argument("bitorder", "little"),
-                    Argument("bitorder", "big"),
-                ),
-            )
+    stores = [codes for codes in (database, queries) if isinstance(codes, CodeStore)]
+    if len(stores) == 1 and stores[0].bitorder == "big":
+        raise InputError(
+            f"{stores[0].url} has codes in big bit order, and codes in an array do not say theirs",
+            remedy=Remedy(
+                "Say it: {} for those of model.transform, {} for those of np.packbits",
+                Argument("bitorder", "little"),
+                Argument("bitorder", "big"),
+            ),
+        )
     return "little"
 
 

@@ -49,7 +49,8 @@ def export_faiss(
     ``IndexBinaryIDMap``; ids that are text stay behind, and results are row numbers.
 
     ``bitorder`` is that of the index, whatever that of the store: queries have to be packed so, for
-    example by ``model.transform(X, bitorder=...)``. FAISS counts in whole bytes: codes of 12 bits become an index of 16, the spare ones zero.
+    example by ``model.transform(X, bitorder=...)``. FAISS counts in whole bytes: codes of 12 bits
+    become an index of 16, the spare ones zero.
     ``progress(done, total)`` counts rows.
     """
     faiss = require("faiss", "exporting an index")

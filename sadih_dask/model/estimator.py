@@ -326,8 +326,8 @@ class SADIH(
         """Hash rows to packed codes, uint8 (rows, ceil(n_bits / 8)).
 
         In little bit order, ``np.packbits(..., bitorder="little")``, they are the bytes that FAISS
-        binary indexes take; "big" is NumPy's default, and what others take. Dask arrays and feature stores give a
-        lazy Dask array; :meth:`encode` writes the codes of a store to disk.
+        binary indexes take; "big" is NumPy's default, and what others take. Dask arrays and feature
+        stores give a lazy Dask array; :meth:`encode` writes the codes of a store to disk.
         """
         return self._hash(X, bitorder)
 

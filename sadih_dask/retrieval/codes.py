@@ -2,9 +2,10 @@
 
 A code of ``n_bits`` bits is ``ceil(n_bits / 8)`` bytes; bit ``k`` is bit ``k % 8`` of byte
 ``k // 8`` (little bit order), set where the code is +1. These are the bytes that FAISS binary
-indexes take. In big bit order, which is NumPy's default, it is bit ``7 - k % 8`` of that byte; only
-what is handed out or stored can be in it, everything here computes with the little one. When ``n_bits`` is not a multiple of 8 the spare bits are zero in every code, so
-Hamming distances are those of the ``n_bits`` bits.
+indexes take. In big bit order, which is NumPy's default, it is bit ``7 - k % 8`` of that byte: what
+is handed out or stored may be so, and everything in between computes with the little order. When
+``n_bits`` is not a multiple of 8 the spare bits are zero in every code, so Hamming distances are
+those of the ``n_bits`` bits.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from distributed import Client, LocalCluster
+from distributed import Client
 
 from sadih_dask import SADIH, SADIHCV, FeatureStore
 from sadih_dask.errors import LabelError
@@ -18,6 +18,7 @@ from sadih_dask.files.archive import read_archive, write_archive
 from sadih_dask.model.model_file import KIND, VERSION
 from tests.support.datasets import blobs, tagged_blobs
 from tests.support.models import QUICK, same_bits
+from tests.support.processes import local_cluster
 
 X, Y = blobs(120)
 LAZY = da.from_array(X, chunks=(37, -1))
@@ -142,12 +143,7 @@ def test_folds_of_named_rows_on_a_cluster_of_processes() -> None:
 
     expected = search().fit(X, NAMES)
     tagged = search().fit(X, MATRIX)
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        Client(cluster),
-    ):
+    with local_cluster(2) as cluster, Client(cluster):
         found = search().fit(LAZY, da.from_array(NAMES, chunks=50))
         also = search().fit(LAZY, TAGS)
     for one, other in ((found, expected), (also, tagged)):
