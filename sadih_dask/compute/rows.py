@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import dask.array as da
 import numpy as np
 import scipy.sparse as sp
-from dask.base import optimize
 
-from sadih_dask.compute.run import computed
+from sadih_dask.compute.lazy import Chunks
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
-from sadih_dask.learning.labels import LabelGroups, group_rows
+from sadih_dask.learning.labels import LabelGroups, as_rows, group_rows
 from sadih_dask.stores import FeatureStore
 from sadih_dask.types import Array, Ints
 
@@ -127,20 +127,24 @@ class StoreRows:
         return self.store.take(name, rows + self.first)
 
 
+@dataclass(frozen=True, eq=False)
 class LazyRows(_TwoArrays):
-    """Dask arrays of features (n, d) and labels (n,) or (n, c), of known chunk sizes."""
+    """Dask arrays of features (n, d) and labels (n,) or (n, c), of known chunk sizes.
+
+    Labels may be in memory, dense or sparse in rows. ``block_rows`` are those of the scan to come.
+    """
+
+    block_rows: int
 
     local = False
 
     @classmethod
-    def of(cls, features: da.Array, labels: Any) -> LazyRows:
+    def of(cls, features: da.Array, labels: Any, block_rows: int) -> LazyRows:
         """Check that the arrays describe the same rows, as far as can be known."""
         if labels is None:
             raise LabelError("the target y is None; codes follow labels, so pass them too")
         if not isinstance(labels, da.Array):
-            labels = da.from_array(
-                np.asarray(labels), chunks=(features.chunks[0], -1)[: np.ndim(labels)]
-            )
+            labels = as_rows(labels) if sp.issparse(labels) else np.asarray(labels)
         if features.ndim != 2 or labels.ndim not in (1, 2):
             raise InputError(
                 f"features have {features.ndim} dimensions and labels {labels.ndim}; expected "
@@ -157,17 +161,21 @@ class LazyRows(_TwoArrays):
                 f"X has {features.shape[0]} rows but y has {labels.shape[0]}; both must describe "
                 "the same rows"
             )
-        return cls(features, labels)
+        return cls(features, labels, block_rows)
+
+    @cached_property
+    def chunks(self) -> Chunks:
+        """The chunks of both, as tasks compute them."""
+        return Chunks(self.features, self.labels, self.block_rows)
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of the largest chunk."""
-        return int(max(self.features.chunks[0], default=1))
+        """Rows that are computed together, and as many that may wait for their neighbours."""
+        return 2 * max((part.last - part.first for part in self.chunks.ranges), default=1)
 
-    def take(self, name: str, rows: Ints) -> Array:
+    def take(self, name: str, rows: Ints) -> Any:
         """Single rows; the chunks that hold any are computed for it."""
-        (wanted,) = optimize(getattr(self, name)[rows])
-        return computed(wanted)
+        return self.chunks.take(name, rows)
 
 
 ReadableRows: TypeAlias = ArrayRows | StoreRows

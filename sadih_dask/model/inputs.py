@@ -71,7 +71,11 @@ def open_rows(
         if y is not None and isinstance(X, FeatureStore):
             raise LabelError(f"{X.url} holds its own labels; pass no y beside it")
         check_width(model, X, reset=reset)
-        rows = StoreRows.of(X, first) if isinstance(X, FeatureStore) else LazyRows.of(X, y)
+        rows: Rows = (
+            StoreRows.of(X, first)
+            if isinstance(X, FeatureStore)
+            else LazyRows.of(X, y, model.block_rows)
+        )
         columns = rows.label_columns
         if columns is None:
             return Opened(rows, None, False)
