@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from dask._task_spec import DataNode, GraphNode, Task
 from dask.base import optimize
 from dask.core import get_dependencies
+from distributed import Future
 
 from sadih_dask.compute.run import amid, held_on_cluster, reporting
 from sadih_dask.compute.tree import Tasks
@@ -137,7 +138,7 @@ class Chunks:
         tasks.graph |= self._everything()
         for key, value in self._held.items():
             # A scheduler that holds it needs its recipe all the same, should its worker die.
-            if isinstance(value, np.ndarray):
+            if not isinstance(value, Future):
                 tasks.graph[key] = DataNode(key, value)
         features = self._arrays["features"].keys
         for k, part in enumerate(self.ranges):
@@ -145,7 +146,7 @@ class Chunks:
             if "labels" in self._arrays:
                 labels = self._chunk(tasks, self._arrays["labels"].keys[k], self._held)
             else:
-                labels = tasks.share(self._labels[part.first : part.last], "labels")
+                labels = self._labels[part.first : part.last]
             yield part, chunks, labels
 
 
@@ -200,14 +201,20 @@ def joined(chunks: list[Any], n_rows: int, first_row: int) -> Array:
 
 def as_array(chunk: Any) -> Array:
     """A chunk as NumPy knows it; DtypeError if that would be something else than its rows."""
-    if sp.issparse(chunk) or type(chunk).__module__.partition(".")[0] == "sparse":
-        raise DtypeError(
-            f"X has sparse blocks ({type(chunk).__name__}), but dense data is required; densify "
-            "them first: X.map_blocks(lambda block: block.toarray())"
-        )
+    refuse_sparse(chunk)
     if isinstance(chunk, np.ma.MaskedArray):
         return chunk
     return np.asarray(chunk)
+
+
+def refuse_sparse(block: Any) -> None:
+    """Refuse a block, or one that stands for all, of SciPy or of the library `sparse`."""
+    if sp.issparse(block) or type(block).__module__.partition(".")[0] == "sparse":
+        way = "toarray" if sp.issparse(block) else "todense"
+        raise DtypeError(
+            "X has sparse blocks, but dense data is required; densify them first: "
+            f"X.map_blocks(lambda block: block.{way}(), dtype=X.dtype)"
+        )
 
 
 def _take(chunk: Any, number: int, rows: Ints) -> Array:

@@ -154,7 +154,7 @@ class LazyRows(_TwoArrays):
             if np.isnan(array.shape[0]):
                 raise InputError(
                     f"the number of rows of {what} is unknown; call {what}.compute_chunk_sizes() "
-                    "first"
+                    f"first, or pass {what}.to_dask_array(lengths=True) of a data frame"
                 )
         if features.shape[0] != labels.shape[0]:
             raise LabelError(

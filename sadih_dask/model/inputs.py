@@ -14,12 +14,15 @@ import scipy.sparse as sp
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import validate_data
 
+from sadih_dask.compute.encode import LookUpLabels
+from sadih_dask.compute.lazy import refuse_sparse
 from sadih_dask.compute.rows import ArrayRows, LazyRows, Rows, StoreRows
 from sadih_dask.compute.run import is_lazy
 from sadih_dask.errors import Argument, DtypeError, InputError, LabelError, Remedy
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import LabelGroups, as_rows, group_rows
 from sadih_dask.learning.statistics import Statistics, check_finite, compute_dtype
+from sadih_dask.model.collections import as_arrays, column_names
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.coverage import Coverage
 from sadih_dask.types import Array, Ints
@@ -67,10 +70,11 @@ def open_rows(
 
     ``classes`` are the only ones that rows in memory may have. A store is read from row ``first``.
     """
+    names, X, y = column_names(X), as_arrays(X), y if y is None else as_arrays(y)
     if isinstance(X, FeatureStore) or is_lazy(X):
         if y is not None and isinstance(X, FeatureStore):
             raise LabelError(f"{X.url} holds its own labels; pass no y beside it")
-        check_width(model, X, reset=reset)
+        check_width(model, X, reset=reset, names=names)
         rows: Rows = (
             StoreRows.of(X, first)
             if isinstance(X, FeatureStore)
@@ -123,15 +127,24 @@ def check_features(model: Learner, X: Any, *, reset: bool) -> Array:
     return features
 
 
-def check_width(model: Learner, X: Any, *, reset: bool = False) -> None:
-    """Compare the columns of rows that are not in memory."""
+def check_width(model: Learner, X: Any, *, reset: bool = False, names: Any = None) -> None:
+    """Compare the columns of rows that are not in memory.
+
+    ``names`` is a data frame that has their names, if there are any.
+    """
     refuse_masked(X, "X")
-    if sp.issparse(getattr(X, "_meta", None)):
-        raise DtypeError("X has sparse blocks, but dense data is required; densify them first")
+    refuse_sparse(getattr(X, "_meta", None))
+    if is_lazy(X):
+        compute_dtype(X.dtype)  # refuses what is not a number
     shape = X.shape("features") if isinstance(X, FeatureStore) else X.shape
     if len(shape) != 2:
         raise InputError(f"X has shape {shape}; expected (rows, columns)")
-    if reset:
+    if names is not None:
+        try:
+            validate_data(model, names, reset=reset, skip_check_array=True)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+    elif reset:
         model.n_features_in_ = int(shape[1])
         if hasattr(model, "feature_names_in_"):
             del model.feature_names_in_
@@ -178,6 +191,33 @@ def group_targets(model: Learner, y: Any) -> tuple[LabelGroups, Ints]:
     if multi_label:
         return group_rows(y, len(_label_columns(model, y.shape[1], reset=False)))
     return group_rows(class_numbers(y, model.classes_), len(model.classes_))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRows:
+    """Learned codes of lazy rows by their labels, in the form that a model knows.
+
+    known  the model's classes and whether it has several labels a row, under its names for them
+    """
+
+    known: Any
+    codes: LookUpLabels
+
+    dtype = np.dtype(np.uint8)
+
+    @property
+    def columns(self) -> int:
+        """Bytes of a code."""
+        return int(self.codes.label_codes.shape[1])
+
+    def __call__(self, labels: Any, first_row: int) -> Array:
+        """Packed codes of a block."""
+        try:
+            groups, ids = group_targets(self.known, labels)
+        except LabelError as error:  # which counts the rows of the block
+            last = first_row + len(labels) - 1
+            raise LabelError(f"in rows {first_row} to {last} of y: {error}") from error
+        return self.codes.of(groups, ids, first_row)
 
 
 def as_targets(y: Any) -> Any:
