@@ -8,15 +8,17 @@ for are kept where they are, and only the others are computed again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import dask.array as da
 import numpy as np
 import scipy.sparse as sp
-from dask._task_spec import DataNode, GraphNode, Task
-from dask.base import optimize
-from dask.core import get_dependencies
+from dask._task_spec import Alias, DataNode, GraphNode, Task
+from dask.array.optimization import optimize
+from dask.core import flatten, get_dependencies
+from dask.highlevelgraph import HighLevelGraph
 from distributed import Future
 
 from sadih_dask.compute.run import amid, held_on_cluster, reporting
@@ -53,13 +55,14 @@ class Chunks:
         elif labels.dtype.kind in "iu" and labels.shape[0] and labels.min() >= 0:
             labels = labels.astype(np.min_scalar_type(labels.max()))  # they travel in the graph
         self._labels = labels
-        found = dict(zip(arrays, optimize(*arrays.values()), strict=True))
-        self._graphs = {name: dict(array.__dask_graph__()) for name, array in found.items()}
-        self._arrays = {name: _Keys(array, ends[name]) for name, array in found.items()}
-        everything = self._everything()
-        self._needed = {
-            key for task in everything.values() for key in _dependencies(everything, task)
-        }
+        self._arrays = {name: _Keys(array, ends[name]) for name, array in arrays.items()}
+        self._graph = _optimised(list(arrays.values()))
+        reached = [set(_reached(self._graph, keys.keys)) for keys in self._arrays.values()]
+        # Labels that are made of the features, or of the same tasks.
+        self._shares = len(reached) > 1 and not reached[0].isdisjoint(reached[1])
+        self._users = Counter(
+            key for task in self._graph.values() for key in _dependencies(self._graph, task)
+        )
         self._held: dict[Any, Any] = {}
         self._sample: tuple[Ints, dict[str, Array]] | None = None
 
@@ -82,7 +85,7 @@ class Chunks:
 
     def _read(self, names: tuple[str, ...], rows: Ints, room: int = 0) -> dict[str, Array]:
         tasks = Tasks("sample")
-        tasks.graph |= self._everything()
+        tasks.graph |= self._graph
         places = {name: list(self._arrays[name].places(rows)) for name in names}
         kept = self._choose(places, rows, room)
         client_holds = held_on_cluster(tasks.graph, kept)
@@ -104,7 +107,7 @@ class Chunks:
 
     def _choose(self, places: dict[str, Any], rows: Ints, room: int) -> list[Any]:
         """Keys of the chunks to keep."""
-        if self._shares and "features" not in places:  # which the labels are made of
+        if self._shares and "features" not in places:
             places = {**places, "features": self._arrays["features"].places(rows)}
         kept = []
         for name in sorted(places, reverse=True):  # labels first: they are small
@@ -114,28 +117,24 @@ class Chunks:
                     kept.append(key)
         return kept
 
-    @property
-    def _shares(self) -> bool:
-        """Whether features and labels are made of the same tasks."""
-        features, labels = self._graphs["features"], self._graphs.get("labels", {})
-        return not features.keys().isdisjoint(labels)
-
-    def _everything(self) -> dict[Any, Any]:
-        return {key: task for graph in self._graphs.values() for key, task in graph.items()}
-
     def _chunk(self, tasks: Tasks, key: Any, kept: Any) -> Any:
         """A chunk as an argument of the one task that uses it.
 
-        It is computed in that task, unless it is kept or other chunks are made of it, too.
+        It is computed in that task, unless it is kept or something else is made of it, too.
         """
-        task = tasks.graph.get(key)
-        if isinstance(task, Task) and key not in kept and key not in self._needed:
-            return tasks.graph.pop(key)
-        return key
+        names, task = [key], tasks.graph.get(key)
+        while isinstance(task, Alias) and self._users[task.target] == 1:
+            names.append(task.target)
+            task = tasks.graph.get(task.target)
+        if not isinstance(task, Task) or key in kept or self._users[key]:
+            return key
+        for name in names:
+            del tasks.graph[name]
+        return task
 
     def arguments(self, tasks: Tasks) -> Iterator[tuple[Range, list[Any], Any]]:
         """Ranges with their chunks of features, and their labels, as arguments of tasks."""
-        tasks.graph |= self._everything()
+        tasks.graph |= self._graph
         for key, value in self._held.items():
             # A scheduler that holds it needs its recipe all the same, should its worker die.
             if not isinstance(value, Future):
@@ -227,7 +226,27 @@ def _take(chunk: Any, number: int, rows: Ints) -> Array:
     return whole[rows]
 
 
-def _dependencies(graph: dict[Any, Any], task: Any) -> Any:
+def _optimised(arrays: list[da.Array]) -> dict[Any, Any]:
+    """The tasks of all arrays; what several are made of is there once, under its own name."""
+    graph = HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
+    keys = [key for array in arrays for key in flatten(array.__dask_keys__())]
+    found = dict(optimize(graph, keys))
+    # Chunks that a client has persisted, which are no tasks.
+    return found | {key: task for key, task in graph.items() if isinstance(task, Future)}
+
+
+def _reached(graph: dict[Any, Any], keys: list[Any]) -> Iterator[Any]:
+    """Keys of all tasks that some need."""
+    open_, seen = list(keys), set(keys)
+    while open_:
+        yield (key := open_.pop())
+        new = set(_dependencies(graph, graph.get(key))) - seen
+        seen |= new
+        open_ += new
+
+
+def _dependencies(graph: dict[Any, Any], task: Any) -> Iterable[Any]:
     if isinstance(task, GraphNode):
         return task.dependencies
-    return get_dependencies(graph, task=task)
+    found: set[Any] = get_dependencies(graph, task=task)
+    return found

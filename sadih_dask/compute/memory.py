@@ -37,6 +37,8 @@ CONFIG_KEY = "sadih.memory-limit"
 INTERPRETER = 230 * 2**20
 """Python with NumPy, SciPy, Dask and scikit-learn loaded."""
 SMALLEST_BLOCK = 256
+ROOM = 0.5
+"""Part of the memory that a scan leaves free for chunks that have been computed already."""
 SOLVE_COPIES = 7
 """Matrices of the size of the statistics that a solve holds at most."""
 PAIR_COPIES, RANKING_COPIES = 6, 12
@@ -203,7 +205,7 @@ def check_scan(
     threads, allowed, n_processes = _resources(rows.local)
     if isinstance(rows, LazyRows):
         free = allowed - _fit_plan(shape, block_rows, threads, allowed).total
-        rows.chunks.read_sample(sample, features=draw, room=n_processes * free // 2)
+        rows.chunks.read_sample(sample, features=draw, room=int(ROOM * n_processes * free))
     shape = replace(shape, n_groups=max(groups, _estimate_groups(rows, sample)))
     plan = _fit_plan(shape, block_rows, threads, allowed)
     logger.info("%s, %s allowed", plan, format_bytes(allowed))
