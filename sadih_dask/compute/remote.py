@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from asyncio import run_coroutine_threadsafe
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future as Handle
 from concurrent.futures import wait
 from contextlib import contextmanager
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import dask
 from dask.delayed import Delayed
+from dask.optimization import cull
 from dask.utils import parse_timedelta
 from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
@@ -73,9 +74,7 @@ def run_on_cluster(
     Workers that die are replaced and their tasks repeated by the scheduler: it has the recipe of
     everything in the graph.
     """
-    # Shared values are in the graph, once, by intention: see `sadih_dask.compute.tree.Tasks`.
-    no_warning = {"distributed.admin.large-graph-warning-threshold": "1TiB"}
-    with conversation(client), _submitting, dask.config.set(no_warning):
+    with _submission(client):
         future = client.compute(Delayed(key, {name: limited(task) for name, task in graph.items()}))
     try:
         return settle(client, _result(future), counted, report)
@@ -93,6 +92,26 @@ def run_on_cluster(
     finally:
         if client.status == "running" and future.status != "finished":
             future.cancel()  # what still runs
+
+
+def hold(client: Any, graph: Mapping[Any, Any], keys: Sequence[Any]) -> list[Any]:
+    """Futures of keys, which are computed and kept on workers for as long as they live."""
+    if not keys:
+        return []
+    with _submission(client):
+        found: list[Any] = client.get(cull(dict(graph), list(keys))[0], list(keys), sync=False)
+    return found
+
+
+@contextmanager
+def _submission(client: Any) -> Iterator[None]:
+    """One graph at a time, however large.
+
+    Shared values are in it, once, by intention: see `sadih_dask.compute.tree.Tasks`.
+    """
+    no_warning = {"distributed.admin.large-graph-warning-threshold": "1TiB"}
+    with conversation(client), _submitting, dask.config.set(no_warning):
+        yield
 
 
 async def _result(future: Any) -> Any:

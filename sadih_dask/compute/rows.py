@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import dask.array as da
 import numpy as np
-from dask.base import optimize
+import scipy.sparse as sp
 
-from sadih_dask.compute.run import computed
+from sadih_dask.compute.lazy import Chunks
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.classes import Targets, Vocabulary, renumbering
-from sadih_dask.learning.labels import LabelGroups, group_rows
+from sadih_dask.learning.labels import LabelGroups, as_rows, group_rows
 from sadih_dask.stores import FeatureStore
 from sadih_dask.types import Array, Ints
 
@@ -127,20 +128,24 @@ class StoreRows:
         return self.store.take(name, rows + self.first)
 
 
+@dataclass(frozen=True, eq=False)
 class LazyRows(_TwoArrays):
-    """Dask arrays of features (n, d) and labels (n,) or (n, c), of known chunk sizes."""
+    """Dask arrays of features (n, d) and labels (n,) or (n, c), of known chunk sizes.
+
+    Labels may be in memory, dense or sparse in rows. ``block_rows`` are those of the scan to come.
+    """
+
+    block_rows: int
 
     local = False
 
     @classmethod
-    def of(cls, features: da.Array, labels: Any) -> LazyRows:
+    def of(cls, features: da.Array, labels: Any, block_rows: int) -> LazyRows:
         """Check that the arrays describe the same rows, as far as can be known."""
         if labels is None:
             raise LabelError("the target y is None; codes follow labels, so pass them too")
         if not isinstance(labels, da.Array):
-            labels = da.from_array(
-                labels, chunks=(features.chunks[0], -1)[: labels.ndim], asarray=False
-            )
+            labels = as_rows(labels) if sp.issparse(labels) else np.asarray(labels)
         if features.ndim != 2 or labels.ndim not in (1, 2):
             raise InputError(
                 f"features have {features.ndim} dimensions and labels {labels.ndim}; expected "
@@ -150,45 +155,28 @@ class LazyRows(_TwoArrays):
             if np.isnan(array.shape[0]):
                 raise InputError(
                     f"the number of rows of {what} is unknown; call {what}.compute_chunk_sizes() "
-                    "first"
+                    f"first, or pass {what}.to_dask_array(lengths=True) of a data frame"
                 )
         if features.shape[0] != labels.shape[0]:
             raise LabelError(
                 f"X has {features.shape[0]} rows but y has {labels.shape[0]}; both must describe "
                 "the same rows"
             )
-        return cls(features, labels)
+        return cls(features, labels, block_rows)
+
+    @cached_property
+    def chunks(self) -> Chunks:
+        """The chunks of both, as tasks compute them."""
+        return Chunks(self.features, self.labels, self.block_rows)
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of the largest chunk."""
-        return int(max(self.features.chunks[0], default=1))
+        """Rows that are computed together, and as many that may wait for their neighbours."""
+        return 2 * max((part.last - part.first for part in self.chunks.ranges), default=1)
 
-    def take(self, name: str, rows: Ints) -> Array:
+    def take(self, name: str, rows: Ints) -> Any:
         """Single rows; the chunks that hold any are computed for it."""
-        (wanted,) = optimize(getattr(self, name)[rows])
-        return computed(wanted)
-
-
-def is_collection(labels: Any) -> bool:
-    """Whether labels are a Dask array, series or data frame."""
-    return isinstance(labels, da.Array) or hasattr(labels, "to_dask_array")
-
-
-def lazy_labels(labels: Any) -> tuple[da.Array, list[str] | None]:
-    """Labels of a Dask collection as an array, and the names of its columns, if it has any.
-
-    Partitions of a series are counted, since their lengths decide which rows they hold.
-    """
-    names = None
-    if not isinstance(labels, da.Array):
-        names = [str(name) for name in labels.columns] if labels.ndim == 2 else None
-        if labels.ndim == 1 and labels.dtype.kind not in "biuf":
-            labels = labels.astype(object)  # text of pandas and Arrow has types of its own
-        labels = labels.to_dask_array(lengths=True)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels, names = labels[:, 0], None
-    return labels, names
+        return self.chunks.take(name, rows)
 
 
 ReadableRows: TypeAlias = ArrayRows | StoreRows

@@ -7,7 +7,7 @@ thread per task: tasks are the parallelism, and a product then has the same bits
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeAlias
@@ -21,7 +21,7 @@ from dask.callbacks import Callback
 from dask.delayed import Delayed
 
 from sadih_dask.compute.blas import one_blas_thread
-from sadih_dask.compute.remote import count_threads, run_on_cluster
+from sadih_dask.compute.remote import count_threads, hold, run_on_cluster
 from sadih_dask.errors import ClusterError
 from sadih_dask.types import Array
 
@@ -69,6 +69,15 @@ def heard_in(n_units: int, *stage: str) -> Progress | None:
     return report
 
 
+def amid(before: int, n_tasks: int, after: int) -> Progress | None:
+    """Who hears of long work now, told of tasks that come before and after it as well."""
+    if (hearer := listener()) is None:
+        return None
+    total = before + n_tasks + after
+    hearer(before, total)
+    return lambda done, _: hearer(before + done, total)
+
+
 def unique_name(purpose: str) -> str:
     """A key prefix that no other run on the same scheduler has."""
     return f"sadih-{purpose}-{uuid4().hex[:12]}"
@@ -108,6 +117,12 @@ def run(graph: Graph, key: Any, counted: str = "", local: bool = False) -> Any:
     wanted = Delayed(key, graph)
     with one_blas_thread(), _local_progress(counted, total, progress):
         return wanted.compute(scheduler="threads") if local else wanted.compute()
+
+
+def held_on_cluster(graph: Graph, keys: Sequence[Any]) -> list[Any] | None:
+    """Compute keys and keep them where they are, for as long as the futures live; None if local."""
+    client = current_client()
+    return None if client is None else hold(client, graph, keys)
 
 
 def computed(array: da.Array) -> Array:

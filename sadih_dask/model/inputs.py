@@ -15,21 +15,16 @@ import scipy.sparse as sp
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import validate_data
 
-from sadih_dask.compute.rows import (
-    ArrayRows,
-    LazyRows,
-    Rows,
-    StoreRows,
-    classes_of,
-    is_collection,
-    lazy_labels,
-)
+from sadih_dask.compute.encode import LookUpLabels
+from sadih_dask.compute.lazy import refuse_sparse
+from sadih_dask.compute.rows import ArrayRows, LazyRows, Rows, StoreRows, classes_of
 from sadih_dask.compute.run import is_lazy
 from sadih_dask.errors import Argument, DtypeError, InputError, LabelError, Remedy
 from sadih_dask.learning.classes import Targets, Vocabulary, renumbering
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.statistics import Statistics, check_finite, compute_dtype
+from sadih_dask.model.collections import as_arrays, column_names
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.coverage import Coverage
 from sadih_dask.types import Array, Ints
@@ -86,25 +81,16 @@ def open_rows(
     ``within`` are the only classes that rows in memory may have, and they get its numbers. A store
     is read from row ``first``.
     """
+    names, X = column_names(X), as_arrays(X)
     if isinstance(X, FeatureStore):
         if y is not None:
             raise LabelError(f"{X.url} holds its own labels; pass no y beside it")
         check_width(model, X, reset=reset)
         stored = StoreRows.of(X, first)
         opened = Opened(stored, classes_of(X), stored.label_columns is not None)
-    elif is_lazy(X) and is_collection(y):
-        check_width(model, X, reset=reset)
-        array, names = lazy_labels(y)
-        vocabulary = None if names is None else Vocabulary.of_names(names)
-        opened = Opened(LazyRows.of(X, array), vocabulary, True if array.ndim == 2 else None)
     elif is_lazy(X):
-        check_width(model, X, reset=reset)
-        given = _given_targets(model, y, within)
-        if given.multi_label:  # a number goes to workers for each row, not a row of many
-            groups, ids = group_rows(given.labels)
-            opened = Opened(LazyRows.of(X, ids), given.vocabulary, True, groups)
-        else:
-            opened = Opened(LazyRows.of(X, given.labels), given.vocabulary, False)
+        check_width(model, X, reset=reset, names=names)
+        opened = _open_lazily(model, X, y, within)
     else:
         features = check_features(model, X, reset=reset)
         given = _given_targets(model, y, within)
@@ -117,6 +103,25 @@ def open_rows(
     if not reset:
         _check_comparable(model, opened)
     return opened
+
+
+def _open_lazily(model: Learner, X: Any, y: Any, within: Vocabulary | None) -> Opened:
+    """Lazy rows, with labels that are lazy as well or in memory."""
+    columns = column_names(y)
+    labels = as_arrays(y, lengths=True)
+    if is_lazy(labels):
+        refuse_masked(labels, "y")
+        if labels.ndim == 2 and labels.shape[1] == 1:
+            labels, columns = labels[:, 0], None
+        rows = LazyRows.of(X, labels, model.block_rows)
+        named = None if columns is None else Vocabulary.of_names(list(map(str, columns.columns)))
+        return Opened(rows, named, True if labels.ndim == 2 else None)
+    given = _given_targets(model, labels, within)
+    if not given.multi_label:
+        rows = LazyRows.of(X, given.labels, model.block_rows)
+        return Opened(rows, given.vocabulary, False)
+    groups, ids = group_rows(given.labels)  # a number goes to workers for each row, not a row
+    return Opened(LazyRows.of(X, ids, model.block_rows), given.vocabulary, True, groups)
 
 
 def _given_targets(model: Learner, y: Any, within: Vocabulary | None) -> Targets:
@@ -160,15 +165,24 @@ def check_features(model: Learner, X: Any, *, reset: bool) -> Array:
     return features
 
 
-def check_width(model: Learner, X: Any, *, reset: bool = False) -> None:
-    """Compare the columns of rows that are not in memory."""
+def check_width(model: Learner, X: Any, *, reset: bool = False, names: Any = None) -> None:
+    """Compare the columns of rows that are not in memory.
+
+    ``names`` is a data frame that has their names, if there are any.
+    """
     refuse_masked(X, "X")
-    if sp.issparse(getattr(X, "_meta", None)):
-        raise DtypeError("X has sparse blocks, but dense data is required; densify them first")
+    refuse_sparse(getattr(X, "_meta", None))
+    if is_lazy(X):
+        compute_dtype(X.dtype)  # refuses what is not a number
     shape = X.shape("features") if isinstance(X, FeatureStore) else X.shape
     if len(shape) != 2:
         raise InputError(f"X has shape {shape}; expected (rows, columns)")
-    if reset:
+    if names is not None:
+        try:
+            validate_data(model, names, reset=reset, skip_check_array=True)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+    elif reset:
         model.n_features_in_ = int(shape[1])
         if hasattr(model, "feature_names_in_"):
             del model.feature_names_in_
@@ -213,6 +227,33 @@ def group_targets(model: Learner, y: Any) -> tuple[LabelGroups, Ints]:
     given = as_targets(y)
     _check_form(model, given.multi_label)
     return group_rows(given.within(Vocabulary(model.classes_)), len(model.classes_))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRows:
+    """Learned codes of lazy rows by their labels, in the form that a model knows.
+
+    known  the model's classes and whether it has several labels a row, under its names for them
+    """
+
+    known: Any
+    codes: LookUpLabels
+
+    dtype = np.dtype(np.uint8)
+
+    @property
+    def columns(self) -> int:
+        """Bytes of a code."""
+        return int(self.codes.label_codes.shape[1])
+
+    def __call__(self, labels: Any, first_row: int) -> Array:
+        """Packed codes of a block."""
+        try:
+            groups, ids = group_targets(self.known, labels)
+        except LabelError as error:  # which counts the rows of the block
+            last = first_row + len(labels) - 1
+            raise LabelError(f"in rows {first_row} to {last} of y: {error}") from error
+        return self.codes.of(groups, ids, first_row)
 
 
 def as_targets(y: Any) -> Targets:

@@ -244,7 +244,8 @@ def plan_scan(model: Learner, rows: Rows, seed: int, **folds: int) -> tuple[Memo
     """
     sample = _sample(model, rows, max(SAMPLE_ROWS, model.anchors or 0), seed)
     n_anchors = None if model.anchors is None else min(model.anchors, len(sample))
-    return check_scan(rows, model.block_rows, n_anchors, sample, **folds), sample
+    draw = n_anchors is not None
+    return check_scan(rows, model.block_rows, n_anchors, sample, draw=draw, **folds), sample
 
 
 def draw_anchors(model: Learner, rows: Rows, sample: Ints, seed: int) -> AnchorMap | None:

@@ -201,7 +201,7 @@ def test_chunks_threads_and_layout_do_not_show(tmp_path: Path, multi_label: bool
         for threads in (1, 4):
             same(scanned(StoreRows.of(store), threads=threads), expected)
     lazy = da.from_array(X, chunks=((1, 1699, 3300), 5))
-    found: Any = scanned(LazyRows.of(lazy, y))
+    found: Any = scanned(LazyRows.of(lazy, y, 512))
     same(found if multi_label else found.partial, expected)
 
 
