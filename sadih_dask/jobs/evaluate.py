@@ -22,8 +22,8 @@ from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.files.file import locate
 from sadih_dask.files.redaction import redact
 from sadih_dask.model.estimator import SADIH
-from sadih_dask.model.evaluation import evaluate_model
-from sadih_dask.model.parameters import MAX_QUERIES
+from sadih_dask.model.evaluation import AskedRows
+from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES
 from sadih_dask.report import code_statistics
 from sadih_dask.report.page import Length, Retrieval, best_possible, drawings, render
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols, sample_queries
@@ -88,28 +88,23 @@ def measure(
     rows: Collection,
     n_bits: Sequence[int] = (),
     max_queries: int | None = MAX_QUERIES,
+    class_folds: int = CLASS_FOLDS,
 ) -> list[Length]:
     """Evaluate a model, and its sisters of other lengths, which are solved from its statistics.
 
     The sisters are learned without reading any row; their database is hashed on the way. All look
-    the same queries up, at most ``max_queries`` (see `evaluate_model`).
+    the same queries up, at most ``max_queries`` (see `evaluate_model`, of ``class_folds`` too).
     """
     rows.check(model)
     own = model.hash_function_.n_bits
+    asked = AskedRows(model, rows.queries, rows.database, max_queries, class_folds)
     lengths = []
     for bits in sorted({own, *n_bits}):
         sister, seconds = (model, None) if bits == own else _sister(model, bits)
         codes = rows.codes if bits == own else None
         n_rows = 0 if rows.database is None else rows.database.n_rows
         heard = heard_in(n_rows)
-        found = evaluate_model(
-            sister,
-            rows.queries,
-            rows.database,
-            codes=codes,
-            max_queries=max_queries,
-            progress=heard,
-        )
+        found = asked.evaluate(sister, codes, progress=heard)
         lengths.append(Length(bits, found, seconds))
     return lengths
 

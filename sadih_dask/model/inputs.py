@@ -176,6 +176,13 @@ def group_targets(model: Learner, y: Any) -> tuple[LabelGroups, Ints]:
     return group_rows(class_numbers(y, model.classes_), len(model.classes_))
 
 
+def group_labels(labels: Any) -> tuple[LabelGroups, Ints]:
+    """Label groups of targets in a numbering of their own."""
+    if is_multi_label(labels):
+        return group_rows(labels)
+    return group_rows(np.unique(_column(labels), return_inverse=True)[1].reshape(-1))
+
+
 def as_targets(y: Any) -> Any:
     """An array or a sparse matrix of whatever array-like was given."""
     if y is None:

@@ -18,7 +18,7 @@ from sadih_dask.cluster.versions import versions_here
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.report.code_statistics import BitCounts, NeighbourPictures
 from sadih_dask.report.html import count, duration, fill, inline_svg
-from sadih_dask.retrieval.evaluation import Evaluation, Protocols
+from sadih_dask.retrieval.evaluation import HEADLINE, PROTOCOLS, Evaluation, Protocols
 from sadih_dask.types import Floats, Ints
 
 if TYPE_CHECKING:
@@ -29,10 +29,6 @@ TIE_RULE = (
     "a distance, so it does not depend on the order of rows. Queries without a relevant item are "
     "left out of the mean average precision."
 )
-PROTOCOLS = {
-    "learned": "database rows carry the learned code of their labels (the paper's protocol)",
-    "encoded": "database rows are hashed like queries: what one gets for rows without labels",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,13 +88,17 @@ def drawings(found: Retrieval) -> Iterator[Drawing]:
     from sadih_dask.report.explore import Comparison
 
     lengths, own = found.lengths, found.own
-    compared = Comparison({f"{length.n_bits} bits": length.protocols for length in lengths})
+    # The paper's protocol and the one that says most; the tables have the others.
+    drawn = ("learned", own.protocols.headline)
+    compared = Comparison(
+        {f"{length.n_bits} bits": length.protocols.only(*drawn) for length in lengths}
+    )
     if len(lengths) > 1:
         yield compared.map_against_bits()
     yield compared.precision_recall()
     if any(len(e.precision_curve) for length in lengths for e in length.known.values()):
         yield compared.precision_retrieved(found.ceiling)
-    pairs = {f"{protocol}, {own.n_bits} bits": e for protocol, e in own.known.items()}
+    pairs = {f"{name}, {own.n_bits} bits": own.known[name] for name in dict.fromkeys(drawn)}
     yield figures.pair_distances({name: (e.similar, e.dissimilar) for name, e in pairs.items()})
     if found.neighbours is not None:
         drawing = figures.neighbour_pictures(found.neighbours)
@@ -125,7 +125,8 @@ def render(
     data    facts about the data, name -> value
     files   files and folders that were written -> what they hold
     """
-    model, evaluation = found.model, list(found.own.known.values())[-1]
+    model, protocols = found.model, found.own.protocols
+    evaluation = protocols.encoded or protocols.learned
     sizes = {"database rows": evaluation.n_database, "queries": evaluation.n_queries}
     sizes |= {"classes": len(model.classes_), "label groups": model.groups_.n_groups}
     rows = [_metrics(length) for length in found.lengths]
@@ -138,6 +139,10 @@ def render(
         sizes=sizes,
         quality=list(zip(found.lengths, rows, strict=True)),
         best=_best(rows),
+        n_bits=found.own.n_bits,
+        rankings=dict.fromkeys(name for each in protocols.baselines.values() for name in each),
+        baselines=protocols.baselines,
+        absent=protocols.absent,
         figures=[(drawing, _pictures(drawing, k)) for k, drawing in enumerate(drawn)],
         data={
             "features": model.n_features_in_,
@@ -160,11 +165,12 @@ def render(
 
 def _tiles(lengths: Sequence[Length], sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     """The numbers that a reader looks for first, each after what it counts."""
-    for protocol in lengths[0].known:
+    known = lengths[0].known
+    for protocol in sorted(known, key=[*HEADLINE, *PROTOCOLS].index):
         maps = [(length.known[protocol].map, length.n_bits) for length in lengths]
-        known = [pair for pair in maps if math.isfinite(pair[0])]
-        if known:
-            best, n_bits = max(known, key=lambda pair: pair[0])
+        finite = [pair for pair in maps if math.isfinite(pair[0])]
+        if finite:
+            best, n_bits = max(finite, key=lambda pair: pair[0])
             yield f"best MAP, {protocol}, {n_bits} bits", f"{best:.3f}"
     for name, number in sizes.items():
         if name != "label groups" or number != sizes["classes"]:
