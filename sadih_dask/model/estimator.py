@@ -408,7 +408,8 @@ class SADIH(
                 f"X has {len(X)} rows but y has {labels.shape[0]}; both must describe the same rows"
             )
         groups = group_labels(labels)
-        codes = computed(self._hash(X))
+        hashed = self._hash(X)
+        codes = computed(hashed) if is_lazy(hashed) else hashed
         drawn = sample_queries(len(codes), MAX_QUERIES)
         held = groups[0], groups[1][drawn]
         n_bits = self.hash_function_.n_bits

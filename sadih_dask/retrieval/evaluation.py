@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -211,9 +211,8 @@ class Protocols:
 
     def only(self, *names: str) -> Protocols:
         """Without the protocols that are not named; `learned` stays."""
-        return replace(
-            self, **{name: None for name in PROTOCOLS if name not in ("learned", *names)}
-        )
+        known: dict[str, Any] = {name: self.known.get(name) for name in names}
+        return Protocols(**{"learned": self.learned} | known)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and lists."""
