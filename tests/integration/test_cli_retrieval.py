@@ -166,7 +166,7 @@ def test_search_within_a_radius(folder: Path, here: Here, tmp_path: Path) -> Non
     assert "a larger --max-results" in err
 
 
-def test_reranking_orders_the_first_by_scores(
+def test_scores_of_features_weight_the_bits(
     folder: Path, model: SADIH, here: Here, tmp_path: Path
 ) -> None:
     codes = CodeStore.open(folder / "db-codes.zarr")
@@ -176,10 +176,15 @@ def test_reranking_orders_the_first_by_scores(
     assert (expected.ids != plain.ids).any()
     for queries in ("q.zarr", "q-x.npy"):
         target = tmp_path / f"{queries}.npz"
-        words = ("--model", folder / "m.sadih", "--rerank", "-k", 5, "-q", "-o", target)
-        here("search", codes.url, folder / queries, *words)
+        words = ("--model", folder / "m.sadih", "-k", 5, "-q", "-o", target)
+        out, _ = here("search", codes.url, folder / queries, *words)
+        assert "id (weighted Hamming distance)" in out
         with np.load(target) as found:
             np.testing.assert_array_equal(found["ids"], expected.ids)
+            np.testing.assert_array_equal(found["distances"], expected.distances)
+        here("search", codes.url, folder / queries, *words, "--symmetric", "--overwrite")
+        with np.load(target) as found:
+            np.testing.assert_array_equal(found["ids"], plain.ids)
 
 
 def test_results_are_replaced_on_demand_only(folder: Path, here: Here, tmp_path: Path) -> None:
@@ -413,8 +418,7 @@ def test_what_cannot_be_done_is_one_line(
     ("words", "said"),
     [
         ("search a b --k 0", "0 is not in the range"),
-        ("search a b --k 5 --radius 2", "leave out --k and --rerank"),
-        ("search a b --rerank", "--rerank needs the features"),
+        ("search a b --k 5 --radius 2", "leave out --k"),
         ("evaluate m.sadih q.zarr --codes c.zarr", "give both"),
         ("evaluate m.sadih", "Missing argument 'QUERIES'"),
         ("export c.zarr i.faiss --kind tree", "'tree' is not one of"),
