@@ -25,10 +25,10 @@ from sadih_dask.model.estimator import SADIH
 from sadih_dask.model.evaluation import AskedRows
 from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES
 from sadih_dask.report import code_statistics
-from sadih_dask.report.page import Length, Retrieval, best_possible, drawings, render
+from sadih_dask.report.page import Length, Retrieval, drawings, render
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols, sample_queries
 from sadih_dask.stores import CodeStore, FeatureStore
-from sadih_dask.types import Floats, Ints
+from sadih_dask.types import Ints
 
 METRICS, FIGURES, REPORT = "metrics.json", "figures", "report.html"
 TIE_RULE = "Items at equal distance have no order: every value is its mean over all orders of ties."
@@ -134,8 +134,7 @@ def look_closer(model: SADIH, rows: Collection, lengths: Sequence[Length]) -> Re
     shown = None
     if len(chosen):
         shown = code_statistics.pictured(queries, chosen, database, nearest, names)
-    ceiling = _ceiling(model, queries, database, lengths)
-    return replace(found, bits=bits, neighbours=shown, ceiling=ceiling)
+    return replace(found, bits=bits, neighbours=shown)
 
 
 def _looked_up(found: Evaluation) -> Ints:
@@ -161,28 +160,6 @@ def _codes(model: SADIH, rows: Collection, database: FeatureStore) -> DatabaseCo
 def _number_alike(names: Sequence[str], other: Sequence[str]) -> bool:
     """Whether one number is one class to both, as far as both have names."""
     return all(a == b for a, b in zip(names, other, strict=False))
-
-
-def _ceiling(
-    model: SADIH, queries: FeatureStore, database: FeatureStore, lengths: Sequence[Length]
-) -> Floats | None:
-    """What a perfect ranking reaches, if rows have one class and both protocols the same rows."""
-    learned = model.statistics_
-    if model.multi_label_ or learned is None or len(database.shape("labels")) == 2:
-        return None
-    names = database.class_names
-    if not all(_number_alike(names, o) for o in (queries.class_names, model.class_names_)):
-        return None
-    asked = queries.take("labels", _looked_up(lengths[0].protocols.learned))
-    counts = np.zeros(1 + max(int(asked.max()), int(model.classes_.max())), np.int64)
-    for _, labels in database.blocks("labels"):
-        counts += np.bincount(labels, minlength=len(counts))[: len(counts)]
-    known = np.zeros_like(counts)
-    known[model.classes_[learned.groups.indices]] = learned.counts
-    if not np.array_equal(counts, known):
-        return None
-    most = max(len(e.precision_curve) for length in lengths for e in length.known.values())
-    return best_possible(counts[asked], most)
 
 
 def document(model: SADIH, rows: Collection, lengths: Sequence[Length]) -> dict[str, Any]:

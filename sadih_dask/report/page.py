@@ -11,7 +11,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from markupsafe import Markup
 
 from sadih_dask.cluster.versions import versions_here
@@ -19,7 +18,6 @@ from sadih_dask.model.estimator import SADIH
 from sadih_dask.report.code_statistics import BitCounts, NeighbourPictures
 from sadih_dask.report.html import count, duration, fill, inline_svg
 from sadih_dask.retrieval.evaluation import HEADLINE, PROTOCOLS, Evaluation, Protocols
-from sadih_dask.types import Floats, Ints
 
 if TYPE_CHECKING:
     from sadih_dask.report.figures import Drawing
@@ -53,7 +51,6 @@ class Retrieval:
     model       the model whose codes are looked at more closely; its length is among them
     bits        of the database codes, or of the learned ones where there is no database
     neighbours  pictures of queries and what they find, where rows have pictures
-    ceiling     the best precision that any ranking can have at 1, 2, ... items retrieved
     classes     names, if any
     """
 
@@ -61,7 +58,6 @@ class Retrieval:
     model: SADIH
     bits: BitCounts | None = None
     neighbours: NeighbourPictures | None = None
-    ceiling: Floats | None = None
     classes: Sequence[str] = ()
 
     @property
@@ -69,17 +65,6 @@ class Retrieval:
         """The evaluation at the model's own length."""
         n_bits = self.model.hash_function_.n_bits
         return next(length for length in self.lengths if length.n_bits == n_bits)
-
-
-def best_possible(relevant: Ints, most: int) -> Floats:
-    """Precision of a perfect ranking at 1 .. ``most``, from each query's number of relevant items.
-
-    >>> best_possible(np.array([1, 2]), 4)
-    array([1.   , 0.75 , 0.5  , 0.375])
-    """
-    counts, weights = np.unique(relevant, return_counts=True)
-    values = np.minimum(1, counts[:, None] / np.arange(1, most + 1))
-    return np.average(values, axis=0, weights=weights)
 
 
 def drawings(found: Retrieval) -> Iterator[Drawing]:
@@ -97,7 +82,7 @@ def drawings(found: Retrieval) -> Iterator[Drawing]:
         yield compared.map_against_bits()
     yield compared.precision_recall()
     if any(len(e.precision_curve) for length in lengths for e in length.known.values()):
-        yield compared.precision_retrieved(found.ceiling)
+        yield compared.precision_retrieved()
     pairs = {f"{name}, {own.n_bits} bits": own.known[name] for name in dict.fromkeys(drawn)}
     yield figures.pair_distances({name: (e.similar, e.dissimilar) for name, e in pairs.items()})
     if found.neighbours is not None:
@@ -182,7 +167,7 @@ def _metrics(length: Length) -> dict[str, dict[str, float]]:
     shown = {}
     for protocol, found in length.known.items():
         first = next(iter(found.precision_at), None)
-        names = ["MAP", f"precision@{first}", f"precision, radius {found.radius}"]
+        names = ["MAP", f"precision@{first}"]
         shown[protocol] = {name: v for name, v in found.numbers.items() if name in names}
     return shown
 

@@ -138,7 +138,7 @@ def test_queries_may_be_features(folder: Path, here: Here, tmp_path: Path) -> No
         target = tmp_path / f"{queries}.npz"
         out, _ = here(
             *("search", codes.url, folder / queries, "--model", folder / "m.sadih"),
-            *("-k", 7, "-o", target, "--show", 1, "-q"),
+            *("-k", 7, "-o", target, "--show", 1, "-q", "--symmetric"),
         )
         with np.load(target) as found:
             np.testing.assert_array_equal(found["ids"], expected.ids)
@@ -212,7 +212,8 @@ def test_the_json_metrics_are_those_of_python(
     for length in found["lengths"]:
         sister = SADIH.load(folder / "m.sadih").set_params(n_bits=length["n_bits"]).refit()
         expected = evaluate_model(sister, *stores)
-        assert {name: length[name] for name in ("learned", "encoded")} == expected.to_dict()
+        measured = {k: v for k, v in length.items() if k not in ("n_bits", "seconds")}
+        assert measured == json.loads(json.dumps(expected.to_dict()))
         values = "".join(
             f"{e.map:9.4f} ± {e.standard_errors['MAP']:.4f}" for e in expected.known.values()
         )
@@ -240,7 +241,6 @@ def test_the_report_stands_alone(evaluated: tuple[Path, str]) -> None:
     assert not re.search(
         r"https?://|<script|<link(?! rel=\"icon\" href=\"data:)|@import|src=\"(?!data:)", without
     )
-    assert "no ranking lies above the grey line" in page  # same rows under both protocols
     listed = {path.name for path in (target / "figures").iterdir()}
     assert {f"neighbours.{kind}" for kind in ("svg", "pdf")} <= listed
     assert len(listed) == 14
@@ -260,11 +260,10 @@ def test_evaluation_without_pictures_or_a_database(
     assert "Balance and correlation" in page
     assert "Queries and what they find" not in page
     assert "Quality against code length" not in page
-    # A database that was not learned from: other rows, so there is no common ceiling either.
+    # A database that was not learned from.
     rows = Collection(queries, FeatureStore.create(tmp_path / "db.zarr", x[:100], y[:100]))
     seen = look_closer(model, rows, measure(model, rows))
     assert seen.neighbours is None
-    assert seen.ceiling is None
     assert seen.bits is not None
     same = BitCounts.of_block(model.transform(x[:100]), 12)
     np.testing.assert_array_equal(seen.bits.both, same.both)
@@ -287,7 +286,6 @@ def test_some_of_the_queries(folder: Path, model: SADIH, here: Here, tmp_path: P
     drawn = stores[0].take("thumbnails", sample_queries(stores[0].n_rows, 20)).tolist()
     assert seen.neighbours is not None
     assert all(picture in drawn for picture in seen.neighbours.queries.tolist())
-    assert seen.ceiling is not None
 
 
 def test_json_is_all_that_is_on_stdout(folder: Path, model: SADIH, here: Here) -> None:
