@@ -89,7 +89,7 @@ def run(
         while disturbed.killed.total() < kills:
             outcome.trials += 1
             try:
-                disturbed.run(Disturbance(rng, every, stop))
+                disturbed.run(Disturbance(rng, every, stop, kills - disturbed.killed.total()))
             except AssertionError as error:
                 outcome.failures.append(str(error))
                 if len(outcome.failures) > 2:
