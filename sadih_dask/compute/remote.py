@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import dask
 from dask._task_spec import DataNode
+from dask.optimization import cull
 from dask.utils import parse_timedelta
 from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
@@ -107,9 +108,7 @@ def _submit(
     report: Callable[[int], None] | None,
     take: Callable[[int, Any], None],
 ) -> None:
-    # Shared values are in the graph, once, by intention: see `sadih_dask.compute.tree.Tasks`.
-    no_warning = {"distributed.admin.large-graph-warning-threshold": "1TiB"}
-    with conversation(client), _submitting, dask.config.set(no_warning):
+    with _submission(client):
         tasks = {name: limited(task) for name, task in graph.items()}
         futures = client.get(tasks, list(keys.values()), sync=False)
     results = _Results(dict(zip(keys, futures, strict=True)))
@@ -162,6 +161,26 @@ class _Results:
         """Hand over what has arrived."""
         while not self._arrived.empty():
             take(*self._arrived.get())
+
+
+def hold(client: Any, graph: Mapping[Any, Any], keys: Sequence[Any]) -> list[Any]:
+    """Futures of keys, which are computed and kept on workers for as long as they live."""
+    if not keys:
+        return []
+    with _submission(client):
+        found: list[Any] = client.get(cull(dict(graph), list(keys))[0], list(keys), sync=False)
+    return found
+
+
+@contextmanager
+def _submission(client: Any) -> Iterator[None]:
+    """One graph at a time, however large.
+
+    Shared values are in it, once, by intention: see `sadih_dask.compute.tree.Tasks`.
+    """
+    no_warning = {"distributed.admin.large-graph-warning-threshold": "1TiB"}
+    with conversation(client), _submitting, dask.config.set(no_warning):
+        yield
 
 
 def _verdict(error: KilledWorker | NoWorkerError | NoValidWorkerError, graph: Any) -> ClusterError:

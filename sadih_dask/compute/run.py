@@ -21,7 +21,7 @@ from dask.callbacks import Callback
 from dask.delayed import Delayed
 
 from sadih_dask.compute.blas import one_blas_thread
-from sadih_dask.compute.remote import count_threads, run_on_cluster
+from sadih_dask.compute.remote import count_threads, hold, run_on_cluster
 from sadih_dask.errors import ClusterError
 from sadih_dask.types import Array
 
@@ -67,6 +67,15 @@ def heard_in(n_units: int, *stage: str) -> Progress | None:
         hearer(round(done / max(1, total) * n_units), n_units)
 
     return report
+
+
+def amid(before: int, n_tasks: int, after: int) -> Progress | None:
+    """Who hears of long work now, told of tasks that come before and after it as well."""
+    if (hearer := listener()) is None:
+        return None
+    total = before + n_tasks + after
+    hearer(before, total)
+    return lambda done, _: hearer(before + done, total)
 
 
 def unique_name(purpose: str) -> str:
@@ -129,6 +138,12 @@ def run_each_key(
         results = wanted.compute(scheduler="threads") if local else wanted.compute()
     for place, result in enumerate(results):
         take(place, result)
+
+
+def held_on_cluster(graph: Graph, keys: Sequence[Any]) -> list[Any] | None:
+    """Compute keys and keep them where they are, for as long as the futures live; None if local."""
+    client = current_client()
+    return None if client is None else hold(client, graph, keys)
 
 
 def computed(array: da.Array) -> Array:

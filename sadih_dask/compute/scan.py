@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from sadih_dask.compute.checkpoint import (
     Checkpoint,
@@ -21,13 +22,14 @@ from sadih_dask.compute.checkpoint import (
     keep,
     load,
 )
-from sadih_dask.compute.reduction import BlockReduction, Partial
+from sadih_dask.compute.lazy import joined
+from sadih_dask.compute.reduction import BlockReduction
 from sadih_dask.compute.rows import LazyRows, ReadableRows, Rows, StoreRows
-from sadih_dask.compute.run import reporting, total_threads
+from sadih_dask.compute.run import amid, reporting, total_threads
+from sadih_dask.compute.span import Joiner, Span
 from sadih_dask.compute.tree import Tasks
 from sadih_dask.errors import InputError
 from sadih_dask.learning.statistics import MERGE_FAN_IN, merge_in_order
-from sadih_dask.types import Array
 
 TAIL_NODES = 2
 """Nodes of the tree, for every thread, whose blocks are tasks of their own."""
@@ -37,10 +39,12 @@ MOST_TAIL_NODES = 256
 
 def scan(
     rows: Rows,
-    reduction: BlockReduction[Partial],
+    reduction: BlockReduction[Any],
     checkpoint: Checkpoint | None = None,
-) -> tuple[Partial, int]:
+) -> tuple[Any, int]:
     """Reduce rows that are read once; return also how many were not read, but loaded.
+
+    Of Dask arrays with one label, or list of tags, a row the result comes as `Discovered`.
 
     With a checkpoint the parts of a long pass over a store are kept as they are finished, and the
     same call goes on after them: it loads what their rows have come to.
@@ -49,12 +53,12 @@ def scan(
         raise InputError("there are no rows to learn from")
     parts = _parts(rows, reduction, checkpoint)
     tasks = Tasks("scan", rows.local)
-    shared = tasks.share(reduction, "reduction")
-    counts: list[Any] = []
     if isinstance(rows, LazyRows):
-        leaves = _array_leaves(tasks, shared, rows, reduction.block_rows)
-    else:
-        leaves, counts = _RangeTasks(tasks, shared, rows, reduction.block_rows, parts).add()
+        top = _ChunkTasks(tasks, rows, reduction).add()
+        with reporting(amid(rows.chunks.n_sampled, tasks.n_tasks, 0)):
+            return tasks.run(top), 0
+    shared = tasks.share(reduction, "reduction")
+    leaves, counts = _RangeTasks(tasks, shared, rows, reduction.block_rows, parts).add()
     top = tasks.after("result", _with_sum, tasks.fold(leaves, _merge), counts)
     with reporting(going_on(parts, tasks.n_tasks)):
         result, n_loaded = tasks.run(top)
@@ -146,17 +150,57 @@ class _RangeTasks:
         return self._tasks.chain(blocks, _merge)
 
 
-def _array_leaves(tasks: Tasks, shared: str, rows: LazyRows, block_rows: int) -> list[Any]:
-    """Tasks on blocks that are cut from the chunks of Dask arrays; each chunk is computed once."""
-    features = rows.features.rechunk((block_rows, -1))
-    labels = rows.labels.rechunk((block_rows, *(-1 for _ in rows.labels.shape[1:])))
-    zeros = (0,) * (labels.ndim - 1)
-    tasks.graph |= dict(features.__dask_graph__()) | dict(labels.__dask_graph__())
-    leaves = []
-    for k in range(features.numblocks[0]):
-        chunks = (features.name, k, 0), (labels.name, k, *zeros)
-        leaves.append(tasks.add((k,), _scan_block, *chunks, k * block_rows, shared))
-    return leaves
+class _ChunkTasks:
+    """Tasks that reduce the chunks of Dask arrays where they are computed, a range each.
+
+    What a range comes to goes to the one node of the tree, or to the two, that it is in: a node is
+    as large as the largest range, or larger.
+    """
+
+    def __init__(self, tasks: Tasks, rows: LazyRows, reduction: BlockReduction[Any]) -> None:
+        n_features, dtype = rows.shape_of_features
+        block = reduction.block_rows
+        smaller = block * n_features * dtype.itemsize < 8 * reduction.columns(n_features) ** 2
+        self._tasks = tasks
+        self._chunks = rows.chunks
+        self._joiner = tasks.share(Joiner(reduction, rows.n_rows, smaller), "reduction")
+        self._n_rows = rows.n_rows
+        self._node = block
+        while self._node < max(part.last - part.first for part in self._chunks.ranges):
+            self._node *= MERGE_FAN_IN
+
+    def add(self) -> Any:
+        """Add all tasks; return the key of the result."""
+        nodes: dict[int, list[Any]] = {}
+        for k, (part, features, labels) in enumerate(self._chunks.arguments(self._tasks)):
+            given = part.first, part.last, self._joiner, labels, *features
+            key = self._tasks.add((k,), _scan_chunks, *given)
+            for node in range(part.first // self._node, -(-part.last // self._node)):
+                nodes.setdefault(node, []).append(key)
+        spans = [(self._joined(keys, n, n + 1), n, n + 1) for n, keys in nodes.items()]
+        while len(spans) > 1:
+            starts = range(0, len(spans), MERGE_FAN_IN)
+            spans = [self._merged(spans[k : k + MERGE_FAN_IN]) for k in starts]
+        return self._tasks.after("whole", Joiner.result, self._joiner, spans[0][0])
+
+    def _merged(self, spans: list[tuple[Any, int, int]]) -> tuple[Any, int, int]:
+        held, first, last = spans[0]
+        for span, _, last in spans[1:]:
+            held = self._joined([held, span], first, last)
+        return held, first, last
+
+    def _joined(self, keys: list[Any], first: int, last: int) -> Any:
+        """Add joins, from the left, of what is in some nodes."""
+        held, rows = keys[0], (first * self._node, last * self._node)
+        for key in keys[1:]:
+            held = self._tasks.after("join", Joiner.join, self._joiner, held, key, *rows)
+        return held
+
+
+def _scan_chunks(first: int, last: int, joiner: Joiner, labels: Any, *features: Any) -> Span:
+    whole = joined(list(features), last - first, first)
+    targets = labels if sp.issparse(labels) else np.asarray(labels)
+    return joiner.span_of(whole, targets, first)
 
 
 def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: BlockReduction[Any]) -> Any:
@@ -201,12 +245,6 @@ def _load_range(
         return found, stop - start
     found = _scan_range(rows, start, stop, reduction)
     return keep(files, start, stop, found, reduction), 0
-
-
-def _scan_block(
-    features: Array, labels: Array, first_row: int, reduction: BlockReduction[Any]
-) -> Any:
-    return reduction.of_block(np.asarray(features), np.asarray(labels), first_row)
 
 
 def _with_sum(result: Any, counts: list[int]) -> tuple[Any, int]:
