@@ -75,7 +75,7 @@ def worlds() -> Iterator[list[World]]:
     found: list[World] = []
     with pytest.MonkeyPatch.context() as patch:
         without_probe(patch)
-        patch.setattr(directories, "connect", lambda *_: found[-1].files())
+        patch.setattr(directories, "connect", lambda *_, **__: found[-1].files())
         patch.setattr(runs, "STAGES", (Ingest(), Fit(), Encode()))
         patch.setattr("sadih_dask.runs.record.versions_here", dict)  # which takes its time
         patch.setattr(Context, "plan", SimpleNamespace(remarks=()))

@@ -52,6 +52,24 @@ def test_a_damaged_former_root_is_named(
         pickle.loads(sent)
 
 
+def test_nothing_is_deleted_that_a_damaged_former_root_may_need(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = create(tmp_path / "s", 0, 30)
+    store.append(**table(30, 60))
+    store.delete(ids_of([3]))
+    (first, *_) = sorted((tmp_path / "s/roots").iterdir())
+    first.write_bytes(b"{}")
+    before = files_of(tmp_path / "s")
+    store = store.compact(one_segment=True)
+    assert before <= files_of(tmp_path / "s")
+    assert f"{first.name}" in caplog.text
+    assert "Nothing is deleted while commit 1 is kept" in caplog.text
+    store.compact(purge=True)
+    assert len(files_of(tmp_path / "s")) < len(before)
+    assert store.verify().ok
+
+
 def test_a_reader_reads_its_state_to_the_end(
     tmp_path: Path, another_process: Callable[[], None]
 ) -> None:
