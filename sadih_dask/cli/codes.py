@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.argument("codes")
 @click.option("--learned", is_flag=True, help="Write the learned codes of the rows' labels.")
+@options.bitorder
 @options.overwrite
 @options.placed
 def encode_command(
-    store: str, model: str, codes: str, learned: bool, overwrite: bool, running: options.Running
+    store: str, model: str, codes: str, running: options.Running, **form: Any
 ) -> None:
     """Hash every row of STORE with MODEL and write the packed codes to the code store CODES.
 
@@ -36,8 +37,8 @@ def encode_command(
     opened, learner = FeatureStore.open(store), SADIH.load(model)
     hint = "Codes that are written stay: repeat the same command to go on."
     with options.resumable(hint), running.prepared(), running.bar("Encoding"):
-        done = encode(learner, opened, codes, learned=learned, overwrite=overwrite)
-    kind = "learned codes" if learned else "codes"
+        done = encode(learner, opened, codes, **form)
+    kind = "learned codes" if form["learned"] else "codes"
     echo(
         f"{done.codes.url}: {done.codes.n_rows:,} {kind} of {done.codes.n_bits} bits, "
         f"{done.n_rows_encoded:,} encoded now."
@@ -172,6 +173,7 @@ def _line(ids: Any, distances: Any, room: int) -> str:
 @click.option("--probe", "n_probe", type=click.IntRange(min=1), default=8, show_default=True)
 @click.option("--hashes", "n_hashes", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("--hash-bits", type=click.IntRange(min=1), help="Bits of a hash table's keys.")
+@options.bitorder
 @options.overwrite
 @options.quiet
 def export_command(codes: str, index: Path, overwrite: bool, quiet: bool, **form: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from sadih_dask.compute.codes import DatabaseCodes, open_database, read_queries
+from sadih_dask.compute.codes import DatabaseCodes, open_codes
 from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import Question, Result, reduce_pairs
 from sadih_dask.errors import InputError
@@ -23,7 +23,7 @@ from sadih_dask.retrieval.nearest import (
     nearest_keys,
     rows_of,
 )
-from sadih_dask.types import Array, Bytes, Ints
+from sadih_dask.types import Array, BitOrder, Bytes, Ints
 
 MAX_RESULTS = 50_000_000
 
@@ -36,6 +36,7 @@ def search(
     *,
     projections: Any = ...,
     candidates: int | None = ...,
+    bitorder: BitOrder | None = ...,
     progress: Progress | None = ...,
 ) -> Neighbours: ...
 
@@ -47,6 +48,7 @@ def search(
     *,
     radius: int,
     max_results: int = ...,
+    bitorder: BitOrder | None = ...,
     progress: Progress | None = ...,
 ) -> WithinRadius: ...
 
@@ -60,6 +62,7 @@ def search(
     max_results: int = MAX_RESULTS,
     projections: Any = None,
     candidates: int | None = None,
+    bitorder: BitOrder | None = None,
     progress: Progress | None = None,
 ) -> Neighbours | WithinRadius:
     """Find the nearest items of each query by Hamming distance, ties by row order.
@@ -75,10 +78,13 @@ def search(
     ``projections``, the real-valued scores of the same queries (`SADIH.project`), re-rank the first
     ``candidates`` (default 10 k) by inner product with their codes and keep the first ``k``; the
     distances are still Hamming distances.
+
+    ``bitorder`` is that of codes in arrays, which may be left out where it is little. Stores know
+    theirs: two that differ are compared bit by bit, as any others.
     """
     scores = None if projections is None else np.asarray(projections)
-    codes = open_database(database, None if scores is None else scores.shape[-1])
-    packed = read_queries(queries, codes)
+    n_bits = None if scores is None else scores.shape[-1]
+    codes, packed = open_codes(database, queries, n_bits, bitorder)
     if radius is not None:
         if k is not None or scores is not None:
             raise InputError("give k or radius, not both; projections re-rank the first k")
@@ -163,8 +169,7 @@ def _rerank(database: DatabaseCodes, keys: Ints, projections: Array) -> Ints:
     """Keys in the order of inner products; the candidates' codes are read once."""
     rows = rows_of(keys)
     wanted = np.unique(rows)
-    store = database.store
-    codes = database.source[wanted] if store is None else store.take("codes", wanted)
+    codes = database.take(wanted)
     if projections.shape != (len(keys), database.n_bits):
         raise InputError(
             f"projections have shape {projections.shape}; {len(keys)} queries of "

@@ -16,11 +16,12 @@ import numpy as np
 
 from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows, coverage_of
-from sadih_dask.compute.rows import StoreRows
+from sadih_dask.compute.rows import StoreRows, classes_of
 from sadih_dask.compute.run import heard_in
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.files.file import locate
 from sadih_dask.files.redaction import redact
+from sadih_dask.learning.classes import Vocabulary, renumbering
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.model.evaluation import evaluate_model
 from sadih_dask.model.parameters import MAX_QUERIES
@@ -175,15 +176,16 @@ def _ceiling(
     learned = model.statistics_
     if model.multi_label_ or learned is None or len(database.shape("labels")) == 2:
         return None
-    names = database.class_names
-    if not all(_number_alike(names, o) for o in (queries.class_names, model.class_names_)):
+    if not _number_alike(database.class_names, queries.class_names):
         return None
+    known_as = renumbering(classes_of(database), Vocabulary(model.classes_))
+    numbers = np.arange(len(model.classes_)) if known_as is None else known_as.numbers
     asked = queries.take("labels", _looked_up(lengths[0].protocols.learned))
-    counts = np.zeros(1 + max(int(asked.max()), int(model.classes_.max())), np.int64)
+    counts = np.zeros(1 + max(int(asked.max()), int(numbers.max())), np.int64)
     for _, labels in database.blocks("labels"):
         counts += np.bincount(labels, minlength=len(counts))[: len(counts)]
     known = np.zeros_like(counts)
-    known[model.classes_[learned.groups.indices]] = learned.counts
+    known[numbers[learned.groups.indices]] = learned.counts
     if not np.array_equal(counts, known):
         return None
     most = max(len(e.precision_curve) for length in lengths for e in length.known.values())

@@ -174,10 +174,10 @@ def look_up(
     max_results: int,
 ) -> Neighbours | WithinRadius:
     """Find the ``k`` nearest, or all within a radius."""
-    heard = heard_in(codes.n_rows)
+    given: dict[str, Any] = {"bitorder": "little", "progress": heard_in(codes.n_rows)}
     if radius is not None:
-        return search(codes, queries.codes, radius=radius, max_results=max_results, progress=heard)
-    return search(codes, queries.codes, k, projections=queries.projections, progress=heard)
+        return search(codes, queries.codes, radius=radius, max_results=max_results, **given)
+    return search(codes, queries.codes, k, projections=queries.projections, **given)
 
 
 def check_target(path: Path, *, overwrite: bool, endings: tuple[str, ...] = ENDINGS) -> None:

@@ -36,7 +36,7 @@ from sadih_dask.model.solve import Family
 from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.histograms import group_histograms
 from sadih_dask.retrieval.metrics import mean_average_precision
-from sadih_dask.types import Array, Floats, Ints
+from sadih_dask.types import Array, BitOrder, Floats, Ints
 
 TASKS_A_THREAD = 2
 """Tasks for every thread, at least; with fewer the last ones leave threads idle."""
@@ -178,9 +178,9 @@ class SADIHCV(
         check_is_fitted(self, "cv_results_")
         return results.surfaces(self.cv_results_)
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: Any, *, bitorder: BitOrder = "little") -> Any:
         """Packed codes of rows by the best model; see `SADIH.transform`."""
-        return self._best_model().transform(X)
+        return self._best_model().transform(X, bitorder=bitorder)
 
     def score(self, X: Any, y: Any) -> float:
         """Mean average precision of rows as queries by the best model; see `SADIH.score`."""

@@ -12,16 +12,14 @@ from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.evaluate import compare
 from sadih_dask.compute.rows import (
     ArrayLabels,
-    Renumbering,
     StoreRows,
     check_labelled,
-    numbering_of_store,
+    labels_as,
     open_labels,
 )
 from sadih_dask.compute.run import Progress, computed, current_client, is_lazy, nobody, reporting
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
-from sadih_dask.learning.labels import group_rows
-from sadih_dask.model import inputs as targets
+from sadih_dask.learning.classes import Vocabulary
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.model.parameters import MAX_QUERIES
 from sadih_dask.retrieval.evaluation import (
@@ -86,7 +84,9 @@ def evaluate_model(
     packed, query_labels = _queries(model, queries)
     n_queries = len(packed)
     drawn = sample_queries(n_queries, max_queries)
-    held, asked = _learned_labels(model, query_labels)
+    held = ArrayLabels(model.groups_, np.arange(len(model.groups_)))
+    columns = (len(model.classes_),) if model.multi_label_ else ()
+    asked = labels_as(Vocabulary(model.classes_), columns, query_labels)
     label_codes = DatabaseCodes.in_memory(model.label_codes_, model.hash_function_.n_bits)
     with reporting(nobody):  # it takes no time beside the rows of a database
         learned = compare(label_codes, held, packed, asked, model.statistics_.counts, drawn)
@@ -105,7 +105,7 @@ def _queries(model: SADIH, queries: Any) -> tuple[Bytes, Any]:
         check_labelled(queries)
         return computed(model.transform(queries)), queries
     features, labels = queries
-    return model.transform(features), _targets(model, labels)
+    return model.transform(features), labels
 
 
 def _database(model: SADIH, database: Any, codes: CodeStore | None) -> tuple[DatabaseCodes, Any]:
@@ -117,7 +117,7 @@ def _database(model: SADIH, database: Any, codes: CodeStore | None) -> tuple[Dat
         bytes_of_codes = database.n_rows * model.label_codes_.shape[1]
         held = bytes_of_codes <= HELD_CODES and current_client() is None
     else:
-        features, labels = database[0], _targets(model, database[1])
+        features, labels = database[0], database[1]
         held = True
     if codes is not None:
         return _checked(model, codes), labels
@@ -127,37 +127,6 @@ def _database(model: SADIH, database: Any, codes: CodeStore | None) -> tuple[Dat
         return DatabaseCodes.in_memory(in_memory, model.hash_function_.n_bits), labels
     rows = StoreRows(database, 0, database.n_rows)
     return DatabaseCodes.of_rows(rows, HashRows(model.hash_function_), model.block_rows), labels
-
-
-def _targets(model: SADIH, y: Any) -> Any:
-    """Labels as class names, as numbers that a store could have, or multi-hot."""
-    values = targets.as_targets(y)
-    if targets.is_multi_label(values):
-        return values
-    classes = model.classes_
-    if classes.dtype.kind not in "SU" and classes[0] < 0:
-        return targets.class_numbers(values, classes)
-    return np.asarray(values).reshape(-1)
-
-
-def _learned_labels(model: SADIH, asked: Any) -> tuple[ArrayLabels, ArrayLabels]:
-    """Labels of the learned codes and of queries, in the numbering that the model learned from."""
-    groups, classes, names = model.groups_, model.classes_, model.class_names_
-    if classes.dtype.kind in "SU":
-        names = tuple(map(str, classes))
-    elif classes[0] >= 0:
-        groups = groups.relabel(classes.astype(np.int64), int(classes.max()) + 1)
-    held = ArrayLabels(groups, np.arange(len(groups)))
-    if isinstance(asked, FeatureStore):
-        numbering = numbering_of_store(asked, classes, names)
-        labels = asked.read("labels")
-        return held, ArrayLabels(*group_rows(labels if numbering is None else numbering(labels)))
-    if targets.is_multi_label(asked):
-        return held, ArrayLabels(*group_rows(asked, len(classes)))
-    if names and asked.dtype.kind in "SUO":
-        own, numbers = np.unique(asked.astype(str), return_inverse=True)
-        asked = Renumbering.of_names(own.tolist(), names)(numbers)
-    return held, ArrayLabels(*group_rows(asked))
 
 
 def _checked(model: SADIH, codes: CodeStore) -> DatabaseCodes:

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from sadih_dask.cluster.settings import ClusterSettings, Count, Section
 from sadih_dask.model.parameters import MAX_QUERIES, PARAMETERS, Parameter
+from sadih_dask.types import BitOrder
 
 _Section = TypeVar("_Section", bound=Section)
 
@@ -135,6 +136,9 @@ class Store(Section):
     compression: Annotated[
         Literal["none", "zstd"] | None, Field(description="compression of the chunks")
     ] = None
+    bitorder: Annotated[
+        BitOrder, Field(description="how bits of codes are packed, in the index too")
+    ] = "little"
 
     @model_validator(mode="after")
     def _two_stores(self) -> Store:

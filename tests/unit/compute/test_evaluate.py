@@ -297,7 +297,8 @@ def test_a_model_meets_stores_by_the_names_of_classes(tmp_path: Path, lacking: b
     )
     named = SADIH(n_bits=N_BITS, anchors=None, n_init=1, block_rows=64).fit(X, names[y])
     codes = model.transform(Q[known])
-    learned = evaluate(model.learned_codes(y), codes, y, z[known], n_bits=N_BITS)
+    assert model.classes_.tolist() == names.tolist()
+    learned = evaluate(model.learned_codes(names[y]), codes, y, z[known], n_bits=N_BITS)
     encoded = evaluate(model.transform(X), codes, y, z[known], n_bits=N_BITS)
     assert learned.map > 0.9
     for queries in (other, (Q[known], names[z[known]])):
@@ -307,20 +308,23 @@ def test_a_model_meets_stores_by_the_names_of_classes(tmp_path: Path, lacking: b
         of_named = evaluate_model(named, queries, rows).learned.map
         assert of_named == pytest.approx(named.score(Q[known], names[z[known]]))
     for one, expected in (
-        (model, model.learned_codes(z[known])),
+        (model, model.learned_codes(names[z[known]])),
         (named, named.learned_codes(names[z[known]])),
     ):
         encoded_store = one.encode(other, tmp_path / f"c-{one is named}", learned=True)
         np.testing.assert_array_equal(encoded_store.read("codes"), expected)
-    with pytest.raises(LabelError, match="class 0 is 'dog' to the model and 'bee' in"):
-        model.partial_fit(other)
-    with pytest.raises(LabelError, match="class 0 is 'dog' to the model and 'bee' in"):
-        model.forget(other)
+    before = model.statistics_
+    model.partial_fit(other)
+    more = np.concatenate([y, z[known]])
+    np.testing.assert_array_equal(model.statistics_.counts, np.bincount(more))
+    model.forget(other)
+    np.testing.assert_array_equal(model.statistics_.counts, before.counts)
+    np.testing.assert_allclose(model.statistics_.sums, before.sums, atol=1e-9)
     strange = FeatureStore.create(tmp_path / "s", Q, z, class_names=["cat", "eel", "dog", "bee"])
     with pytest.raises(
         LabelError, match=f"row {(z == 1).argmax()} has a label set that no learned"
     ):
         model.encode(strange, tmp_path / "d", learned=True)
     nameless = FeatureStore.create(tmp_path / "n", Q, z)
-    with pytest.raises(LabelError, match="class numbers without names"):
+    with pytest.raises(LabelError, match="class numbers, which cannot be compared"):
         named.encode(nameless, tmp_path / "d", learned=True)
