@@ -68,13 +68,12 @@ def test_nothing_depends_on_the_clock(tmp_path: Path, toml: Path, here: Here) ->
     """Each command believes that it runs before the one before it."""
 
     def run(days: int, *words: str) -> dict[str, Any]:
-        command = (*clock_set_back(days), COMMAND) if days else (COMMAND,)
-        said = called(*command, "run", toml, "--json", "--quiet", *words)
+        said = called(*clock_set_back(days), COMMAND, "run", toml, "--json", "--quiet", *words)
         found: dict[str, Any] = json.loads(said)
         return found
 
     keep = ("--set", "run.keep=2")
-    first = run(0, *keep)
+    first = json.loads(here("run", toml, "--json", "--quiet", *keep)[0])
     drop(tmp_path / "incoming", "b", 300, 2)
     second = run(40, *keep)
     assert second["id"] < first["id"], "the clock was not set back"
@@ -83,7 +82,6 @@ def test_nothing_depends_on_the_clock(tmp_path: Path, toml: Path, here: Here) ->
     third = run(80, *keep, "--set", "model.n_bits=8")
     directory = RunDirectory(tmp_path / "runs")
     assert directory.runs() == [second["id"], third["id"]]
-    assert run(90, *keep, "--set", "model.n_bits=8")["outcome"] == "nothing to do"
     here("rollback", tmp_path / "runs")
     assert directory.latest() == second["id"]
     here("verify", tmp_path / "runs")
