@@ -490,6 +490,7 @@ def collect(files: Files, schema: Schema, kind: str, *, keep: int = KEPT_GENERAT
         for name in files.names(folder)
         if not name.endswith(TEMPORARY_SUFFIX)  # somebody is just writing it
     ]
+    listed += [f"{folder}/{name}" for folder in folders for name in files.left_behind(folder)]
 
     def forget(root: Root) -> Root:
         return replace(root, history=root.history[-keep:] if keep else ())
