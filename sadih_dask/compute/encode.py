@@ -278,8 +278,7 @@ def write_lazy_codes(
             own = (ids.name, k) if isinstance(ids, da.Array) else ids[start:stop]
         keys.append(tasks.add((k,), CodeWriter.write, target, start, (codes.name, k, 0), own))
     with writer.all_or_nothing():
-        for digests in tasks.run(keys):
-            writer.learn(digests)
+        tasks.deliver(keys, lambda _, digests: writer.learn(digests))
         return writer.finalise()
 
 

@@ -122,7 +122,7 @@ def read_model(
         _check_dtypes(arrays)
         model = _assemble(meta, arrays)
         _check_shapes(model)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
         raise FormatError(
             f"{os.fspath(url)} is not a whole model: {error!r}. Write it anew with SADIH.save"
         ) from error

@@ -219,6 +219,7 @@ class _Work:
         reasons = judge(gate, record.to_dict(), self._latest_record())
         record.gate = {"passed": not reasons, "reasons": reasons}
         if record.id is None and (rejected or self._is_latest()):
+            self.concluded = True  # from here on the record is that of another run, which stands
             record.id = record.previous
             record.files = dict(self.directory.manifest(str(record.id)).get("files", {}))
             record.outcome = "refused" if reasons else "nothing to do"
@@ -286,7 +287,7 @@ class _Work:
 
     def give_up(self, error: BaseException) -> None:
         """Record a failure, as far as that is still possible."""
-        if self.concluded:  # the result stands; only old runs could not be removed
+        if self.concluded:  # the result stands; old runs could not be removed, or not this written
             logger.error("%s: %s", type(error).__name__, error)
             return
         interrupted = isinstance(error, KeyboardInterrupt | SystemExit)

@@ -1,5 +1,6 @@
 """`sadih run`: what is current is not done again, what has changed is; readers see whole runs."""
 
+import errno
 import hashlib
 import json
 import os
@@ -105,6 +106,27 @@ def test_a_second_run_does_nothing(here: Here, place: Path) -> None:
     out, _ = here("run", place / "pipeline.toml")
     assert out.startswith("Nothing to do")
     assert here("run", place / "pipeline.toml", "--quiet") == ("", "")
+
+
+def test_a_second_run_that_cannot_say_so_leaves_the_first_as_it_is(
+    here: Here, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(here, place)
+    before = contents(place / "runs")
+    write_record = RunDirectory.write_record
+
+    def full(directory: RunDirectory, run: str | None, record: Any) -> None:
+        if run is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_record(directory, run, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "write_record", full)
+        _, err = here("run", place / "pipeline.toml", code=1)
+    assert "No space left on device" in err
+    assert contents(place / "runs") == before
+    assert run(here, place)["outcome"] == "nothing to do"
+    here("verify", place / "runs")
 
 
 def test_another_length_is_solved_without_reading_the_features(here: Here, place: Path) -> None:
