@@ -2,8 +2,9 @@
 
 The reduction tree has a fixed shape, so what a subtree of it comes to depends on the rows below it
 alone. The subtrees of one level are the *parts* of a pass: the task that completes one writes its
-partial result to a file, and the next pass over the same rows begins with those files. The result
-has the same bits, whatever was loaded and whatever was read.
+partial result to a file, and the next pass over the same rows begins with those files. So does this
+one when the worker that held the partial result dies: tasks that are repeated see that the part is
+finished and read nothing. The result has the same bits, whatever was loaded and whatever was read.
 
 Name and contents of a file say which pass it belongs to, by a hash of all that decides its arrays;
 nothing in it depends on when or where it was computed. Checksums show a damaged one.
@@ -25,6 +26,7 @@ from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress, listener
 from sadih_dask.errors import FormatError, SadihError
 from sadih_dask.files.archive import read_archive, write_archive
+from sadih_dask.files.file import locate
 from sadih_dask.files.filesystem import LocalFiles, connect
 from sadih_dask.learning.statistics import MERGE_FAN_IN
 from sadih_dask.stores.features import LEARNED_FROM
@@ -94,6 +96,12 @@ class PartFiles:
             else:
                 others += 1
         return found, others
+
+    def has(self, first: int, last: int) -> bool:
+        """Whether the part of rows ``[first, last)`` is there, as far as can be seen."""
+        with contextlib.suppress(OSError):
+            return locate(self._place(first, last), self.options).is_file()
+        return False
 
     def write(self, first: int, last: int, arrays: Mapping[str, Array]) -> None:
         """Write the part of rows ``[first, last)``.

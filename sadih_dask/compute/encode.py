@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, Protocol
@@ -20,7 +19,7 @@ from dask.base import optimize
 from dask.highlevelgraph import HighLevelGraph
 
 from sadih_dask.compute.lazy import as_array
-from sadih_dask.compute.rows import Renumbering, StoreRows, numbering_of_store
+from sadih_dask.compute.rows import StoreRows, check_labelled, classes_of
 from sadih_dask.compute.run import unique_name
 from sadih_dask.compute.tree import Tasks, fill
 from sadih_dask.errors import (
@@ -33,6 +32,7 @@ from sadih_dask.errors import (
     Remedy,
 )
 from sadih_dask.files.redaction import redact
+from sadih_dask.learning.classes import Renumbering, Vocabulary, renumbering
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.statistics import canonical_blocks, check_finite, check_numbers
@@ -43,7 +43,7 @@ from sadih_dask.stores.columns import MAX_ID_BYTES, fitting
 from sadih_dask.stores.coverage import Coverage
 from sadih_dask.stores.root import short_hash
 from sadih_dask.stores.segment import Digests
-from sadih_dask.types import Array, Bytes, Floats, Ints
+from sadih_dask.types import Array, BitOrder, Bytes, Floats, Ints
 
 OVERWRITE = Argument("overwrite", True)
 CODE_CHUNK_ROWS = 65_536
@@ -55,6 +55,7 @@ class HashRows:
     """Codes by the hash function, for any rows."""
 
     function: HashFunction
+    bitorder: BitOrder = "little"
     array: Literal["features"] = "features"
 
     dtype = np.dtype(np.uint8)
@@ -68,7 +69,7 @@ class HashRows:
         """Packed codes of a block."""
         check_numbers(features, first_row)
         check_finite(features, first_row)
-        return pack(self.function.project(features))
+        return pack(self.function.project(features), self.bitorder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,17 +103,13 @@ class LookUpLabels:
 
     @classmethod
     def in_store(
-        cls,
-        groups: LabelGroups,
-        label_codes: Bytes,
-        classes: Array,
-        names: Sequence[str],
-        store: FeatureStore,
+        cls, groups: LabelGroups, label_codes: Bytes, classes: Vocabulary, store: FeatureStore
     ) -> LookUpLabels:
-        """Codes of learned classes for the labels of a store; see `numbering_of_store`."""
-        if classes.dtype.kind not in "SU":
-            groups = groups.relabel(classes.astype(np.int64), int(classes.max()) + 1)
-        return cls(groups, label_codes, numbering_of_store(store, classes, names))
+        """Codes of learned classes for the labels of a store, which meet by name."""
+        check_labelled(store)
+        own, columns = classes_of(store), store.shape("labels")[1:]
+        numbering = None if own is None and columns else renumbering(classes, own)
+        return cls(groups, label_codes, numbering)
 
     def __call__(self, labels: Array, first_row: int) -> Bytes:
         """Packed codes of a block."""
@@ -184,6 +181,7 @@ def write_codes(
     n_bits: int,
     model: str,
     block_rows: int,
+    bitorder: BitOrder = "little",
     overwrite: bool = False,
 ) -> tuple[CodeStore, int]:
     """Encode the rows of a store that codes of this model do not cover; return how many, too.
@@ -194,7 +192,7 @@ def write_codes(
     coverage = Coverage.of(store, (encoder.array,), redact(store.url))
     protocol = "learned" if encoder.array == "labels" else "encoded"
     properties = {"protocol": protocol, "covers": coverage.to_json()}
-    found = None if overwrite else _codes_of(url, model, protocol)
+    found = None if overwrite else _codes_of(url, model, protocol, bitorder)
     seen = None if found is None else coverage_of(found)
     change = None if seen is None else seen.difference(store)
     if found is not None and change is not None:
@@ -218,6 +216,7 @@ def write_codes(
             n_bits=n_bits,
             model=model,
             id_dtype=_id_dtype(store),
+            bitorder=bitorder,
             source=redact(store.url),
             chunk_rows=_code_chunk_rows(store, block_rows),
             properties=properties,
@@ -235,6 +234,7 @@ def write_lazy_codes(
     ids: Any = None,
     n_bits: int,
     model: str,
+    bitorder: BitOrder = "little",
     overwrite: bool = False,
 ) -> CodeStore:
     """Write the codes of a Dask array to a store, in one pass: each chunk is computed once.
@@ -257,6 +257,7 @@ def write_lazy_codes(
         n_bits=n_bits,
         model=model,
         id_dtype=None if ids is None else _lazy_id_dtype(ids),
+        bitorder=bitorder,
         chunk_rows=_lazy_chunk_rows(codes.chunks[0]),
         properties={"protocol": "encoded", "rows": unique_name("rows")},
         overwrite=overwrite,
@@ -277,8 +278,7 @@ def write_lazy_codes(
             own = (ids.name, k) if isinstance(ids, da.Array) else ids[start:stop]
         keys.append(tasks.add((k,), CodeWriter.write, target, start, (codes.name, k, 0), own))
     with writer.all_or_nothing():
-        for digests in tasks.run(keys):
-            writer.learn(digests)
+        tasks.deliver(keys, lambda _, digests: writer.learn(digests))
         return writer.finalise()
 
 
@@ -303,15 +303,19 @@ def _lazy_chunk_rows(sizes: tuple[int, ...]) -> int:
     return unit * (CODE_CHUNK_ROWS // unit) if alike else CODE_CHUNK_ROWS
 
 
-def _codes_of(url: str | os.PathLike[str], model: str, protocol: str) -> CodeStore | None:
+def _codes_of(
+    url: str | os.PathLike[str], model: str, protocol: str, bitorder: BitOrder
+) -> CodeStore | None:
     """Return codes that are there, None if there are none; ConflictError if they are others."""
     try:
         found = CodeStore.open(url)
     except (FormatError, IncompleteError):
         return None
     kind = found.properties.get("protocol")
-    if (found.model, kind) != (model, protocol):
+    if (found.model, kind, found.bitorder) != (model, protocol, bitorder):
         what = "of another model" if kind == protocol else f"that are {kind}, not {protocol}"
+        if (found.model, kind) == (model, protocol):
+            what = f"in {found.bitorder} bit order, not in {bitorder}"
         raise ConflictError(
             f"{found.url} holds codes {what}",
             remedy=Remedy("Choose another path, or replace them with {}", OVERWRITE),

@@ -107,7 +107,7 @@ class Chunks:
             tops.append(tasks.after(f"sample-of-{name}", np.concatenate, parts))
         self.n_sampled = tasks.n_tasks
         with reporting(amid(0, self.n_sampled, len(self.ranges))):
-            values = tasks.run([*tops, *(kept if client_holds is None else ())])
+            values = tasks.run_each([*tops, *(kept if client_holds is None else ())])
         if client_holds is None:
             self._held |= dict(zip(kept, values[len(tops) :], strict=True))
         return dict(zip(names, values, strict=False))

@@ -22,6 +22,7 @@ from sadih_dask.compute.remote import identity_of
 from sadih_dask.compute.rows import LazyRows, Rows
 from sadih_dask.compute.run import current_client, default_workers
 from sadih_dask.errors import Argument, LabelError, MemoryPlanError, Remedy
+from sadih_dask.learning.classes import Targets
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.problem import MAX_GROUPS
 from sadih_dask.learning.statistics import MERGE_FAN_IN, compute_dtype
@@ -262,7 +263,7 @@ def _estimate_groups(rows: Rows, sample: Ints) -> int:
     between half the sample and all of it.
     """
     try:
-        _, ids = group_rows(rows.take("labels", sample))
+        _, ids = group_rows(Targets.of(rows.take("labels", sample)).labels)
     except LabelError:  # the scan finds the same row, and knows its number
         return 1
     whole = len(np.unique(ids))

@@ -106,17 +106,38 @@ def run(graph: Graph, key: Any, counted: str = "", local: bool = False) -> Any:
 
     ``local`` graphs hold data of this process and run on its threads.
     """
+    found: list[Any] = []
+    run_each_key(graph, [key], lambda _, result: found.append(result), counted, local)
+    return found[0]
+
+
+def run_each_key(
+    graph: Graph,
+    keys: Sequence[Any],
+    take: Callable[[int, Any], None],
+    counted: str = "",
+    local: bool = False,
+) -> None:
+    """Compute keys; ``take`` gets the place of each and its result, in this thread.
+
+    From a cluster they come in the order in which they are finished: what has arrived here is not
+    lost with the worker that has computed it.
+    """
     client = None if local else current_client()
     total = sum(1 for task in graph if _counts(task, counted))
     progress = listener() if total else None
     if client is not None:
-        result = run_on_cluster(client, graph, key, counted, _remote_progress(total, progress))
+        report = _remote_progress(total, progress)
+        run_on_cluster(client, graph, keys, counted, report, take)
         if progress is not None:
             progress(total, total)
-        return result
-    wanted = Delayed(key, graph)
+        return
+    everything = unique_name("all")
+    wanted = Delayed(everything, {**graph, everything: (list, list(keys))})
     with one_blas_thread(), _local_progress(counted, total, progress):
-        return wanted.compute(scheduler="threads") if local else wanted.compute()
+        results = wanted.compute(scheduler="threads") if local else wanted.compute()
+    for place, result in enumerate(results):
+        take(place, result)
 
 
 def held_on_cluster(graph: Graph, keys: Sequence[Any]) -> list[Any] | None:

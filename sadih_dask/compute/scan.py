@@ -23,7 +23,7 @@ from sadih_dask.compute.checkpoint import (
     load,
 )
 from sadih_dask.compute.lazy import joined
-from sadih_dask.compute.reduction import BlockReduction, Partial
+from sadih_dask.compute.reduction import BlockReduction
 from sadih_dask.compute.rows import LazyRows, ReadableRows, Rows, StoreRows
 from sadih_dask.compute.run import amid, reporting, total_threads
 from sadih_dask.compute.span import Joiner, Span
@@ -42,10 +42,12 @@ NODES_PER_THREAD = 2
 
 def scan(
     rows: Rows,
-    reduction: BlockReduction[Partial],
+    reduction: BlockReduction[Any],
     checkpoint: Checkpoint | None = None,
-) -> tuple[Partial, int]:
+) -> tuple[Any, int]:
     """Reduce rows that are read once; return also how many were not read, but loaded.
+
+    Of Dask arrays with one label, or list of tags, a row the result comes as `Discovered`.
 
     With a checkpoint the parts of a long pass over a store are kept as they are finished, and the
     same call goes on after them: it loads what their rows have come to.
@@ -126,20 +128,28 @@ class _RangeTasks:
 
     def _read(self, first: int, last: int) -> Any:
         step = self._node
-        nodes = [self._read_node(row, min(row + step, last)) for row in range(first, last, step)]
+        kept = None if self._parts.files is None else (first, last)
+        nodes = [
+            self._read_node(row, min(row + step, last), kept) for row in range(first, last, step)
+        ]
         top = self._tasks.fold(nodes, _merge)
-        return top if self._parts.files is None else self._after("kept", keep, first, last, top)
+        if kept is None:
+            return top
+        return self._after("kept", _keep_range, first, last, self._source, top)
 
-    def _after(self, purpose: str, function: Any, first: int, last: int, given: str) -> str:
+    def _after(self, purpose: str, function: Any, first: int, last: int, *given: str) -> str:
         """A task with the file of a part."""
-        return self._tasks.after(purpose, function, self._files, first, last, given, self._shared)
+        return self._tasks.after(purpose, function, self._files, first, last, self._shared, *given)
 
-    def _read_node(self, start: int, stop: int) -> Any:
+    def _read_node(self, start: int, stop: int, kept: tuple[int, int] | None) -> Any:
         step = self._block if start in self._cut else self._node
         blocks = []
         for row in range(start, stop, step):
-            read = _scan_range, self._source, row, min(row + step, stop), self._shared
-            blocks.append(self._tasks.add((row // self._block,), *read))
+            read: tuple[Any, ...] = self._source, row, min(row + step, stop), self._shared
+            function: Any = _scan_range
+            if kept is not None:
+                function, read = _scan_unfinished, (self._files, *kept, *read)
+            blocks.append(self._tasks.add((row // self._block,), function, *read))
         return self._tasks.chain(blocks, _merge)
 
 
@@ -210,8 +220,30 @@ def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: BlockReduc
     return merge_in_order(blocks, overwrite=True)
 
 
+def _scan_unfinished(
+    files: PartFiles,
+    first: int,
+    last: int,
+    rows: ReadableRows,
+    start: int,
+    stop: int,
+    reduction: Any,
+) -> Any | None:
+    """The same, or None if the part that it belongs to is on file: then a worker has died since."""
+    return None if files.has(first, last) else _scan_range(rows, start, stop, reduction)
+
+
+def _keep_range(
+    files: PartFiles, first: int, last: int, reduction: Any, rows: ReadableRows, partial: Any | None
+) -> Any:
+    """Write what a part has come to, or load it if that was done before a worker died."""
+    if partial is None:
+        return _load_range(files, first, last, reduction, rows)[0]
+    return keep(files, first, last, partial, reduction)
+
+
 def _load_range(
-    files: PartFiles, start: int, stop: int, rows: ReadableRows, reduction: Any
+    files: PartFiles, start: int, stop: int, reduction: Any, rows: ReadableRows
 ) -> tuple[Any, int]:
     """The result of a part that is on file, or of its rows if the file is damaged; rows loaded."""
     found = load(files, start, stop, reduction)
@@ -225,5 +257,6 @@ def _with_sum(result: Any, counts: list[int]) -> tuple[Any, int]:
     return result, sum(counts)
 
 
-def _merge(one: Any, other: Any) -> Any:
-    return one.merge(other)
+def _merge(one: Any | None, other: Any | None) -> Any | None:
+    """What two ranges come to; None if a file has it."""
+    return None if one is None or other is None else one.merge(other)

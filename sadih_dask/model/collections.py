@@ -15,10 +15,11 @@ from sadih_dask.compute.run import computed, is_lazy
 from sadih_dask.errors import InputError
 
 
-def as_arrays(X: Any) -> Any:
+def as_arrays(X: Any, *, lengths: bool | None = None) -> Any:
     """What holds the rows: a Dask array of a data frame, a `zarr.Array` or an `xarray.DataArray`.
 
     Everything else, and an `xarray.DataArray` in memory, as an array in memory or as it came.
+    ``lengths`` has the rows of a data frame's partitions counted, for which they are computed.
     """
     if _is_a(X, "zarr", "Array"):
         return da.from_zarr(X)
@@ -26,7 +27,9 @@ def as_arrays(X: Any) -> Any:
         # What is on disk, and was opened without chunks, would be read here and now.
         return X.data if X.chunks is not None or X.variable._in_memory else X.chunk().data
     if hasattr(X, "to_dask_array"):
-        return X.to_dask_array()
+        if X.ndim == 1 and X.dtype.kind not in "biuf":
+            X = X.astype(object)  # text of pandas and Arrow has types of its own
+        return X.to_dask_array(lengths=lengths)
     return X
 
 
@@ -46,7 +49,9 @@ def like(X: Any, found: Any, column: str) -> Any:
 
 
 def in_memory(values: Any) -> Any:
-    """Lazy values, computed."""
+    """Lazy values, computed; a data frame keeps the names of its columns."""
+    if hasattr(values, "to_dask_array"):
+        return values.compute()
     values = as_arrays(values)
     return computed(values) if is_lazy(values) else values
 

@@ -28,18 +28,21 @@ from sadih_dask.compute.memory import MemoryPlan
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress, is_lazy, reporting
 from sadih_dask.errors import InputError, LabelError
+from sadih_dask.learning.classes import Vocabulary
+from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.randomness import draw_seed
 from sadih_dask.learning.statistics import canonical_blocks
 from sadih_dask.model.collections import as_arrays, column_names, in_memory, like, refuse_frames
 from sadih_dask.model.inputs import (
     LabelledRows,
+    as_targets,
     check_features,
     check_width,
     group_targets,
-    known_statistics,
+    stored_targets,
 )
 from sadih_dask.model.model_file import Model, read_model, write_model
-from sadih_dask.model.parameters import check_parameters
+from sadih_dask.model.parameters import MAX_QUERIES, check_parameters
 from sadih_dask.model.scanning import (
     CheckpointLike,
     Scanned,
@@ -51,13 +54,14 @@ from sadih_dask.model.scanning import (
     scan_rows,
 )
 from sadih_dask.model.solve import learn
-from sadih_dask.retrieval.codes import pack
-from sadih_dask.retrieval.histograms import group_histograms
+from sadih_dask.retrieval.codes import check_bitorder, pack, reorder
+from sadih_dask.retrieval.evaluation import sample_queries
+from sadih_dask.retrieval.histograms import histograms_within
 from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.coverage import Coverage, Difference
 from sadih_dask.stores.features import find_ids
-from sadih_dask.types import EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
+from sadih_dask.types import BitOrder, EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
 
 
 class SADIH(
@@ -112,8 +116,8 @@ class SADIH(
 
     Attributes
     ----------
-    classes_ : class names, ascending; column numbers for multi-hot labels
-    class_names_ : where `classes_` are numbers from a store: its names of class 0, 1 and so on
+    classes_ : class names or numbers, ascending; of a store its names, in its order; for multi-hot
+        labels the names of the columns, or their numbers where they have none
     label_codes_ : packed codes: row k is the code of class k, or of label group k
     label_groups_ : sparse (groups, classes) 0/1 matrix: which labels each row of `label_codes_` has
     trace_ : the objective after every step of every start
@@ -258,7 +262,8 @@ class SADIH(
         places = find_ids(store, ids)
         coverage = self.coverage_.without(places)
         features, labels = (store.take(name, places) for name in ("features", "labels"))
-        return self.learn_from(scan_removed(self, features, labels, coverage))
+        targets = stored_targets(store, labels)
+        return self.learn_from(scan_removed(self, features, targets, coverage))
 
     def refit(self) -> Self:
         """Learn again from the same statistics, with the parameters as they are now.
@@ -287,7 +292,6 @@ class SADIH(
             trace=solution.trace,
             statistics=scanned.statistics,
             coverage=scanned.coverage,
-            class_names=scanned.class_names,
         )
         self.n_rows_loaded_ = scanned.n_rows_loaded
         return self._adopt(model)
@@ -307,7 +311,6 @@ class SADIH(
         self.n_iter_ = model.trace.n_iter
         self.statistics_ = model.statistics
         self.coverage_ = model.coverage
-        self.class_names_ = model.class_names
         self.seed_ = model.seed
         self._n_features_out = model.label_codes.shape[1]
         return self
@@ -324,22 +327,24 @@ class SADIH(
 
     # -- using ------------------------------------------------------------------------------------
 
-    def transform(self, X: Any) -> Any:
-        """Hash rows to packed codes, uint8 (rows, ceil(n_bits / 8)), little bit order.
+    def transform(self, X: Any, *, bitorder: BitOrder = "little") -> Any:
+        """Hash rows to packed codes, uint8 (rows, ceil(n_bits / 8)).
 
-        These are the bytes that FAISS binary indexes take. Dask arrays and data frames, Zarr arrays
-        and feature stores give a lazy Dask array, and an `xarray.DataArray` gives one with its
-        coordinates of the rows; :meth:`encode` writes codes to disk.
+        In little bit order, ``np.packbits(..., bitorder="little")``, they are the bytes that FAISS
+        binary indexes take; "big" is NumPy's default, and what others take. Dask arrays and data
+        frames, Zarr arrays and feature stores give a lazy Dask array, and an `xarray.DataArray`
+        gives one with its coordinates of the rows; :meth:`encode` writes codes to disk.
         """
-        codes = self._hash(X)
+        codes = self._hash(X, bitorder)
         if is_lazy(codes):
             refuse_frames(self)
         return like(X, codes, "byte")
 
-    def _hash(self, X: Any) -> Any:
+    def _hash(self, X: Any, bitorder: BitOrder = "little") -> Any:
         """Codes as an array, whatever `set_output` makes of them."""
         check_is_fitted(self)
-        return self._map(X, HashRows(self.hash_function_), "hash")
+        check_bitorder(bitorder)
+        return self._map(X, HashRows(self.hash_function_, bitorder), "hash")
 
     def _map(self, X: Any, function: RowFunction, purpose: str) -> Any:
         """What a function makes of every row: lazy if the rows are."""
@@ -379,6 +384,7 @@ class SADIH(
         url: str | os.PathLike[str],
         *,
         learned: bool = False,
+        bitorder: BitOrder = "little",
         overwrite: bool = False,
         ids: Any = None,
         progress: Progress | None = None,
@@ -388,6 +394,7 @@ class SADIH(
         Of a store, ``learned`` writes the learned codes of the rows' labels instead of hashing
         their features. The same call completes one that was interrupted, and later encodes only
         what has changed in the store; codes of another model are only replaced with ``overwrite``.
+        ``bitorder`` is as in :meth:`transform`; the code store remembers it.
 
         Of a Dask array and all that is taken as one, each chunk is computed once, and its codes are
         written where they are. ``ids`` may name its rows; a store has its own.
@@ -395,14 +402,14 @@ class SADIH(
         if isinstance(X, FeatureStore):
             if ids is not None:
                 raise InputError(f"{X.url} holds its own ids; pass none beside it")
-            return self.update_codes(X, url, learned, overwrite, progress)[0]
+            return self.update_codes(X, url, learned, overwrite, progress, bitorder=bitorder)[0]
         if learned:
             raise LabelError(
                 "an array has no labels to look codes up by; pass the FeatureStore that has, or "
                 "take learned_codes(y)"
             )
-        codes = self._hash(X)
-        known = {"n_bits": self.hash_function_.n_bits, "model": self.fingerprint_, "ids": ids}
+        codes, n_bits = self._hash(X, bitorder), self.hash_function_.n_bits
+        known = {"n_bits": n_bits, "model": self.fingerprint_, "ids": ids, "bitorder": bitorder}
         if not is_lazy(codes):
             return CodeStore.create(url, codes, overwrite=overwrite, **known)
         with reporting(progress):
@@ -415,14 +422,17 @@ class SADIH(
         learned: bool = False,
         overwrite: bool = False,
         progress: Progress | None = None,
+        *,
+        bitorder: BitOrder = "little",
     ) -> tuple[CodeStore, int]:
         """As :meth:`encode`; return also how many rows had to be encoded."""
         check_is_fitted(self)
+        check_bitorder(bitorder)
         check_width(self, store)
-        encoder: HashRows | LookUpLabels = HashRows(self.hash_function_)
+        encoder: HashRows | LookUpLabels = HashRows(self.hash_function_, bitorder)
         if learned:
-            known = self.groups_, self.label_codes_, self.classes_, self.class_names_
-            encoder = LookUpLabels.in_store(*known, store)
+            codes = reorder(self.label_codes_, "little", bitorder)
+            encoder = LookUpLabels.in_store(self.groups_, codes, Vocabulary(self.classes_), store)
         with reporting(progress):
             return write_codes(
                 store,
@@ -431,19 +441,29 @@ class SADIH(
                 n_bits=self.hash_function_.n_bits,
                 model=self.fingerprint_,
                 block_rows=self.block_rows,
+                bitorder=bitorder,
                 overwrite=overwrite,
             )
 
     def score(self, X: Any, y: Any) -> float:
-        """Mean average precision of these rows as queries over the rows learned from.
+        """Mean average precision of these rows looked up among each other, by their hashed codes.
 
-        The database carries its learned codes, the queries are hashed; relevant is what shares a
-        label. Ties in distance are averaged over all orders. Costs rows x label groups.
+        Relevant is what shares a label, also one that the model does not know; rows without any
+        partner are left out. Rows that were not learned from tell what the codes are worth. Of more
+        than 10,000 rows so many are drawn, always the same. Ties in distance are averaged over all
+        orders. `evaluate_model` has the other protocols.
         """
-        codes, y = in_memory(self._hash(X)), in_memory(y)
-        counts = known_statistics(self, self.multi_label_).counts
-        database = self.label_codes_, self.groups_, counts, self.hash_function_.n_bits
-        return mean_average_precision(group_histograms(codes, group_targets(self, y), *database))
+        codes, labels = in_memory(self._hash(X)), as_targets(in_memory(y)).labels
+        if labels.shape[0] != len(codes):
+            raise LabelError(
+                f"X has {len(codes)} rows but y has {labels.shape[0]}; both must describe the same "
+                "rows"
+            )
+        groups, ids = group_rows(labels)
+        drawn = sample_queries(len(codes), MAX_QUERIES)
+        n_bits = self.hash_function_.n_bits
+        found = histograms_within(codes[drawn], (groups, ids[drawn]), np.arange(len(drawn)), n_bits)
+        return mean_average_precision(found)
 
     @property
     def label_groups_(self) -> sp.csr_array:
@@ -471,7 +491,7 @@ class SADIH(
 
         ``path`` may be a URL (``s3://bucket/m.sadih``), with ``storage_options`` for its library.
         Without ``statistics`` the file is small, and the loaded model hashes but cannot
-        `partial_fit`, `forget` or `score`. With ``since``, the version that a file had
+        `partial_fit` or `forget`. With ``since``, the version that a file had
         (`files.file.locate(path).version()`), a later one is not replaced: ConflictError.
         """
         check_is_fitted(self)

@@ -18,10 +18,12 @@ ROWS = {
     "scheduler": 12,
     "driver": 30,
     "full_disk": 150,
+    "power_cut": 640,
     "flips": 2000,
     "poison": 10,
     "starved": 2,
     "hostile": 1,
+    "fuzz": 1000,
     "two_writers": 200,
 }
 """Trials or kills of each row."""
