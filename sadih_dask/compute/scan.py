@@ -23,7 +23,7 @@ from sadih_dask.compute.checkpoint import (
     load,
 )
 from sadih_dask.compute.lazy import joined
-from sadih_dask.compute.reduction import BlockReduction
+from sadih_dask.compute.reduction import Discovering, KeptReduction
 from sadih_dask.compute.rows import LazyRows, ReadableRows, Rows, StoreRows
 from sadih_dask.compute.run import amid, reporting, total_threads
 from sadih_dask.compute.span import Joiner, Span
@@ -42,7 +42,7 @@ NODES_PER_THREAD = 2
 
 def scan(
     rows: Rows,
-    reduction: BlockReduction[Any],
+    reduction: KeptReduction[Any],
     checkpoint: Checkpoint | None = None,
 ) -> tuple[Any, int]:
     """Reduce rows that are read once; return also how many were not read, but loaded.
@@ -68,7 +68,7 @@ def scan(
     return result, n_loaded
 
 
-def _parts(rows: Rows, reduction: BlockReduction[Any], checkpoint: Checkpoint | None) -> Parts:
+def _parts(rows: Rows, reduction: KeptReduction[Any], checkpoint: Checkpoint | None) -> Parts:
     if checkpoint is None:
         return Parts([(0, rows.n_rows)])
     if not isinstance(rows, StoreRows):
@@ -161,13 +161,15 @@ class _ChunkTasks:
     smaller than a range.
     """
 
-    def __init__(self, tasks: Tasks, rows: LazyRows, reduction: BlockReduction[Any]) -> None:
+    def __init__(self, tasks: Tasks, rows: LazyRows, reduction: KeptReduction[Any]) -> None:
         n_features, dtype = rows.shape_of_features
         block = reduction.block_rows
         smaller = block * n_features * dtype.itemsize < 8 * reduction.columns(n_features) ** 2
         self._tasks = tasks
         self._chunks = rows.chunks
-        self._joiner = tasks.share(Joiner(reduction, rows.n_rows, smaller), "reduction")
+        numbered = rows.label_columns is not None
+        of_blocks = reduction if numbered else Discovering(reduction)
+        self._joiner = tasks.share(Joiner(of_blocks, rows.n_rows, smaller), "reduction")
         self._n_rows = rows.n_rows
         largest = max(part.last - part.first for part in self._chunks.ranges)
         few = rows.n_rows // (NODES_PER_THREAD * total_threads())
@@ -209,7 +211,7 @@ def _scan_chunks(first: int, last: int, joiner: Joiner, labels: Any, *features: 
     return joiner.span_of(whole, targets, first)
 
 
-def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: BlockReduction[Any]) -> Any:
+def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: KeptReduction[Any]) -> Any:
     """The result of consecutive blocks, folded from the left."""
     features = rows.blocks("features", start, stop, reduction.block_rows)
     labels = rows.blocks("labels", start, stop, reduction.block_rows)
