@@ -36,6 +36,9 @@ TAIL_NODES = 2
 MOST_TAIL_NODES = 256
 """Of all threads together: a scheduler with many workers has enough to do as it is."""
 
+NODES_PER_THREAD = 2
+"""Nodes of the tree, at least, in which spans of Dask arrays are joined one after the other."""
+
 
 def scan(
     rows: Rows,
@@ -153,8 +156,9 @@ class _RangeTasks:
 class _ChunkTasks:
     """Tasks that reduce the chunks of Dask arrays where they are computed, a range each.
 
-    What a range comes to goes to the one node of the tree, or to the two, that it is in: a node is
-    as large as the largest range, or larger.
+    What a range comes to goes to the one node of the tree, or to the two, that it is in. The spans
+    of a node are joined one after the other; there are nodes enough for all threads, and none is
+    smaller than a range.
     """
 
     def __init__(self, tasks: Tasks, rows: LazyRows, reduction: KeptReduction[Any]) -> None:
@@ -167,8 +171,10 @@ class _ChunkTasks:
         of_blocks = reduction if numbered else Discovering(reduction)
         self._joiner = tasks.share(Joiner(of_blocks, rows.n_rows, smaller), "reduction")
         self._n_rows = rows.n_rows
+        largest = max(part.last - part.first for part in self._chunks.ranges)
+        few = rows.n_rows // (NODES_PER_THREAD * total_threads())
         self._node = block
-        while self._node < max(part.last - part.first for part in self._chunks.ranges):
+        while self._node < largest or MERGE_FAN_IN * self._node <= few:
             self._node *= MERGE_FAN_IN
 
     def add(self) -> Any:
