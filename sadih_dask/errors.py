@@ -152,6 +152,7 @@ _EXTRAS = {
     "matplotlib": "report",
     "pyarrow": "ingest",
     "s3fs": "s3",
+    "xarray": "xarray",
 }
 """The extra of this package that brings an optional library."""
 

@@ -12,6 +12,7 @@ Ints: TypeAlias = NDArray[np.int64]
 Bytes: TypeAlias = NDArray[np.uint8]
 Array: TypeAlias = NDArray[Any]
 
+BitOrder: TypeAlias = Literal["little", "big"]
 EncoderKind: TypeAlias = Literal["posterior", "ridge", "orthogonal", "lemma"]
 Loss: TypeAlias = Literal["l21", "l1"]
 SimilarityKind: TypeAlias = Literal["shared-label", "cosine"]

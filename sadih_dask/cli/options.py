@@ -22,6 +22,13 @@ Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 quiet = click.option("-q", "--quiet", is_flag=True, help="No progress, only results and errors.")
 overwrite = click.option("--overwrite", is_flag=True, help="Replace what is there.")
+bitorder = click.option(
+    "--bitorder",
+    type=click.Choice(["little", "big"]),
+    default="little",
+    show_default=True,
+    help="How bits are packed: as FAISS takes them, or as np.packbits does by default.",
+)
 store = click.argument("store")
 
 

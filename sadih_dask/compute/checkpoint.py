@@ -2,8 +2,9 @@
 
 The reduction tree has a fixed shape, so what a subtree of it comes to depends on the rows below it
 alone. The subtrees of one level are the *parts* of a pass: the task that completes one writes its
-partial result to a file, and the next pass over the same rows begins with those files. The result
-has the same bits, whatever was loaded and whatever was read.
+partial result to a file, and the next pass over the same rows begins with those files. So does this
+one when the worker that held the partial result dies: tasks that are repeated see that the part is
+finished and read nothing. The result has the same bits, whatever was loaded and whatever was read.
 
 Name and contents of a file say which pass it belongs to, by a hash of all that decides its arrays;
 nothing in it depends on when or where it was computed. Checksums show a damaged one.
@@ -20,11 +21,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sadih_dask.compute.reduction import BlockReduction
+from sadih_dask.compute.reduction import KeptReduction
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress, listener
 from sadih_dask.errors import FormatError, SadihError
 from sadih_dask.files.archive import read_archive, write_archive
+from sadih_dask.files.file import locate
 from sadih_dask.files.filesystem import LocalFiles, connect
 from sadih_dask.learning.statistics import MERGE_FAN_IN
 from sadih_dask.stores.features import LEARNED_FROM
@@ -95,6 +97,12 @@ class PartFiles:
                 others += 1
         return found, others
 
+    def has(self, first: int, last: int) -> bool:
+        """Whether the part of rows ``[first, last)`` is there, as far as can be seen."""
+        with contextlib.suppress(OSError):
+            return locate(self._place(first, last), self.options).is_file()
+        return False
+
     def write(self, first: int, last: int, arrays: Mapping[str, Array]) -> None:
         """Write the part of rows ``[first, last)``.
 
@@ -145,7 +153,7 @@ class Parts:
 
 
 def find_parts(
-    checkpoint: Checkpoint, rows: StoreRows, reduction: BlockReduction[Any], node_rows: int
+    checkpoint: Checkpoint, rows: StoreRows, reduction: KeptReduction[Any], node_rows: int
 ) -> Parts:
     """Cut a pass into parts and see which of them are finished.
 
@@ -179,7 +187,7 @@ def _cut(n_rows: int, node_rows: int, least_rows: int) -> list[Range]:
     return [(first, min(first + size, n_rows)) for first in range(0, n_rows, size)]
 
 
-def _identity(rows: StoreRows, reduction: BlockReduction[Any]) -> str:
+def _identity(rows: StoreRows, reduction: KeptReduction[Any]) -> str:
     """A hash of everything that decides what a range of these rows comes to."""
     known = rows.store.fingerprint(LEARNED_FROM)
     text = repr((known, rows.first, rows.last, MERGE_FAN_IN, reduction.identity()))
@@ -187,7 +195,7 @@ def _identity(rows: StoreRows, reduction: BlockReduction[Any]) -> str:
 
 
 def keep(
-    files: PartFiles, first: int, last: int, partial: Any, reduction: BlockReduction[Any]
+    files: PartFiles, first: int, last: int, partial: Any, reduction: KeptReduction[Any]
 ) -> Any:
     """Write a finished part, unless its file would cost more than it saves, and pass it on.
 
@@ -212,7 +220,7 @@ def keep(
     return partial
 
 
-def load(files: PartFiles, first: int, last: int, reduction: BlockReduction[Any]) -> Any | None:
+def load(files: PartFiles, first: int, last: int, reduction: KeptReduction[Any]) -> Any | None:
     """Read a finished part; None, and a warning, if the file is not what was written."""
     try:
         return reduction.from_arrays(files.read(first, last), last - first)

@@ -10,10 +10,10 @@ import numpy as np
 
 from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.rows import ArrayRows, StoreRows
-from sadih_dask.errors import DtypeError, InputError
-from sadih_dask.retrieval.codes import check_packed, n_bytes
+from sadih_dask.errors import Argument, DtypeError, InputError, Remedy
+from sadih_dask.retrieval.codes import check_bitorder, check_packed, n_bytes, reorder
 from sadih_dask.stores import CodeStore
-from sadih_dask.types import Array, Bytes
+from sadih_dask.types import Array, BitOrder, Bytes
 
 BLOCK_BYTES = 4 * 2**20
 """Bytes of codes read at a time, unless a storage chunk is larger."""
@@ -21,7 +21,7 @@ BLOCK_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class DatabaseCodes:
-    """Codes in blocks of rows.
+    """Codes in blocks of rows, in little bit order, however a store has them.
 
     source      packed codes, a code store, or rows that ``encoder`` hashes when they are looked at
     n_bits      length of a code
@@ -71,20 +71,52 @@ class DatabaseCodes:
         for row in range(start, stop, self.block_rows):
             last = min(row + self.block_rows, stop)
             store = self.store
-            yield row, store.read("codes", row, last) if store else self.source[row:last]
+            yield row, self.source[row:last] if store is None else in_little(store, row, last)
 
 
-def open_database(database: Any, n_bits: int | None = None) -> DatabaseCodes:
-    """Packed codes (n, bytes) or a code store, as something to read blocks from."""
+def in_little(store: CodeStore, start: int = 0, stop: int | None = None) -> Bytes:
+    """Codes of a store in little bit order."""
+    return reorder(store.read("codes", start, stop), store.bitorder, "little")
+
+
+def open_codes(
+    database: Any, queries: Any, n_bits: int | None = None, bitorder: BitOrder | None = None
+) -> tuple[DatabaseCodes, Bytes]:
+    """Packed codes (n, bytes) or code stores, as something to read blocks from, and all queries.
+
+    ``bitorder`` is that of arrays; it may be left out where it is little, or where both are arrays
+    in one order. Stores know their own.
+    """
+    order = _order_of_arrays(database, queries, bitorder)
     if isinstance(database, CodeStore):
-        return DatabaseCodes.of_store(database)
-    codes = _packed(database, "the database")
-    if n_bits is not None:
-        check_packed(codes, n_bits, "the database")
-    return DatabaseCodes.in_memory(codes, n_bits or 8 * codes.shape[1])
+        codes = DatabaseCodes.of_store(database)
+    else:
+        packed = _packed(database, "the database")
+        if n_bits is not None:
+            check_packed(packed, n_bits, "the database")
+        packed = reorder(packed, order, "little")
+        codes = DatabaseCodes.in_memory(packed, n_bits or 8 * packed.shape[1])
+    return codes, _read_queries(queries, codes, order)
 
 
-def read_queries(queries: Any, database: DatabaseCodes) -> Bytes:
+def _order_of_arrays(database: Any, queries: Any, bitorder: BitOrder | None) -> BitOrder:
+    if bitorder is not None:
+        check_bitorder(bitorder)
+        return bitorder
+    stores = [codes for codes in (database, queries) if isinstance(codes, CodeStore)]
+    if len(stores) == 1 and stores[0].bitorder == "big":
+        raise InputError(
+            f"{stores[0].url} has codes in big bit order, and codes in an array do not say theirs",
+            remedy=Remedy(
+                "Say it: {} for those of model.transform, {} for those of np.packbits",
+                Argument("bitorder", "little"),
+                Argument("bitorder", "big"),
+            ),
+        )
+    return "little"
+
+
+def _read_queries(queries: Any, database: DatabaseCodes, order: BitOrder) -> Bytes:
     """Packed codes of all queries, after a check that they can be compared with the database."""
     if isinstance(queries, CodeStore):
         if queries.n_bits != database.n_bits:
@@ -97,10 +129,10 @@ def read_queries(queries: Any, database: DatabaseCodes) -> Bytes:
                 f"{queries.url} holds codes of model {queries.model!r} and {store.url} of "
                 f"{store.model!r}; codes of two models cannot be compared"
             )
-        return queries.read("codes")
+        return in_little(queries)
     codes = _packed(queries, "queries")
     check_packed(codes, database.n_bits, "queries")
-    return codes
+    return reorder(codes, order, "little")
 
 
 def _packed(codes: Any, name: str) -> Bytes:

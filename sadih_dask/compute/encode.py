@@ -8,40 +8,46 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import dask.array as da
 import numpy as np
 from dask._task_spec import DataNode
+from dask.base import optimize
 from dask.highlevelgraph import HighLevelGraph
 
-from sadih_dask.compute.rows import Renumbering, StoreRows, numbering_of_store
+from sadih_dask.compute.lazy import as_array
+from sadih_dask.compute.rows import StoreRows, check_labelled, classes_of
 from sadih_dask.compute.run import unique_name
-from sadih_dask.compute.tree import fill
+from sadih_dask.compute.tree import Tasks, fill
 from sadih_dask.errors import (
     Argument,
     ConflictError,
     FormatError,
     IncompleteError,
+    InputError,
     LabelError,
     Remedy,
 )
 from sadih_dask.files.redaction import redact
+from sadih_dask.learning.classes import Renumbering, Vocabulary, renumbering
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.statistics import canonical_blocks, check_finite, check_numbers
 from sadih_dask.retrieval.codes import n_bytes, pack
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.codes import CodeWriter
+from sadih_dask.stores.columns import MAX_ID_BYTES, fitting
 from sadih_dask.stores.coverage import Coverage
 from sadih_dask.stores.root import short_hash
 from sadih_dask.stores.segment import Digests
-from sadih_dask.types import Array, Bytes, Ints
+from sadih_dask.types import Array, BitOrder, Bytes, Floats, Ints
 
 OVERWRITE = Argument("overwrite", True)
+CODE_CHUNK_ROWS = 65_536
+"""Rows of a chunk of codes, about."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +55,13 @@ class HashRows:
     """Codes by the hash function, for any rows."""
 
     function: HashFunction
+    bitorder: BitOrder = "little"
     array: Literal["features"] = "features"
 
+    dtype = np.dtype(np.uint8)
+
     @property
-    def n_bytes(self) -> int:
+    def columns(self) -> int:
         """Bytes of a code."""
         return n_bytes(self.function.n_bits)
 
@@ -60,7 +69,27 @@ class HashRows:
         """Packed codes of a block."""
         check_numbers(features, first_row)
         check_finite(features, first_row)
-        return pack(self.function.project(features))
+        return pack(self.function.project(features), self.bitorder)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreRows:
+    """Real-valued scores, whose signs are the bits."""
+
+    function: HashFunction
+
+    dtype = np.dtype(np.float64)
+
+    @property
+    def columns(self) -> int:
+        """Bits of a code."""
+        return self.function.n_bits
+
+    def __call__(self, features: Array, first_row: int) -> Floats:
+        """Scores of a block."""
+        check_numbers(features, first_row)
+        check_finite(features, first_row)
+        return self.function.project(features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,17 +103,13 @@ class LookUpLabels:
 
     @classmethod
     def in_store(
-        cls,
-        groups: LabelGroups,
-        label_codes: Bytes,
-        classes: Array,
-        names: Sequence[str],
-        store: FeatureStore,
+        cls, groups: LabelGroups, label_codes: Bytes, classes: Vocabulary, store: FeatureStore
     ) -> LookUpLabels:
-        """Codes of learned classes for the labels of a store; see `numbering_of_store`."""
-        if classes.dtype.kind not in "SU":
-            groups = groups.relabel(classes.astype(np.int64), int(classes.max()) + 1)
-        return cls(groups, label_codes, numbering_of_store(store, classes, names))
+        """Codes of learned classes for the labels of a store, which meet by name."""
+        check_labelled(store)
+        own, columns = classes_of(store), store.shape("labels")[1:]
+        numbering = None if own is None and columns else renumbering(classes, own)
+        return cls(groups, label_codes, numbering)
 
     def __call__(self, labels: Array, first_row: int) -> Bytes:
         """Packed codes of a block."""
@@ -107,28 +132,45 @@ class LookUpLabels:
         return self.label_codes[place]
 
 
-def hash_lazily(features: da.Array, encoder: HashRows, block_rows: int) -> da.Array:
-    """Codes of a Dask array, as one; every chunk of rows is hashed by itself.
+class RowFunction(Protocol):
+    """What makes a row of ``columns`` numbers of every row that it is given."""
 
-    The hash function is a task of the graph like any other: the result can be computed on every
+    @property
+    def columns(self) -> int:
+        """Columns of the result."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the result."""
+
+    def __call__(self, values: Any, first_row: int, /) -> Array:
+        """The result of a block; the number of its first row is for messages."""
+
+
+def map_lazily(array: da.Array, function: RowFunction, block_rows: int, purpose: str) -> da.Array:
+    """What a function makes of the rows of a Dask array, as one; every chunk by itself.
+
+    The function is a task of the graph like any other: the result can be computed on every
     scheduler, by another client or after a restart, any number of times.
     """
-    whole = features.rechunk({1: -1})
-    name, shared = unique_name("hash"), unique_name("encoder")
-    layer: dict[Any, Any] = {shared: DataNode(shared, encoder)}
+    whole = array.rechunk(dict.fromkeys(range(1, array.ndim), -1))
+    zeros = (0,) * (whole.ndim - 1)
+    name, shared = unique_name(purpose), unique_name("function")
+    layer: dict[Any, Any] = {shared: DataNode(shared, function)}
     for k, first in enumerate(accumulate(whole.chunks[0][:-1], initial=0)):
         row = 0 if math.isnan(first) else first  # where lengths are unknown, so are the rows
-        layer[name, k, 0] = (_hash_chunk, (whole.name, k, 0), row, shared, block_rows)
+        layer[name, k, 0] = (_map_chunk, (whole.name, k, *zeros), row, shared, block_rows)
     graph = HighLevelGraph.from_collections(name, layer, dependencies=[whole])
-    return da.Array(graph, name, (whole.chunks[0], (encoder.n_bytes,)), dtype=np.uint8)
+    chunks = whole.chunks[0], (function.columns,)
+    return da.Array(graph, name, chunks, dtype=function.dtype)
 
 
-def _hash_chunk(features: Array, first_row: int, encoder: HashRows, block_rows: int) -> Bytes:
-    parts = [
-        encoder(features[rows], first_row + rows.start)
-        for rows in canonical_blocks(len(features), block_rows)
-    ]
-    return np.concatenate(parts) if parts else np.zeros((0, encoder.n_bytes), np.uint8)
+def _map_chunk(chunk: Any, first_row: int, function: RowFunction, block_rows: int) -> Array:
+    values = as_array(chunk)
+    found = np.empty((len(values), function.columns), function.dtype)
+    for rows in canonical_blocks(len(values), block_rows):
+        found[rows] = function(values[rows], first_row + rows.start)
+    return found
 
 
 def write_codes(
@@ -139,6 +181,7 @@ def write_codes(
     n_bits: int,
     model: str,
     block_rows: int,
+    bitorder: BitOrder = "little",
     overwrite: bool = False,
 ) -> tuple[CodeStore, int]:
     """Encode the rows of a store that codes of this model do not cover; return how many, too.
@@ -149,7 +192,7 @@ def write_codes(
     coverage = Coverage.of(store, (encoder.array,), redact(store.url))
     protocol = "learned" if encoder.array == "labels" else "encoded"
     properties = {"protocol": protocol, "covers": coverage.to_json()}
-    found = None if overwrite else _codes_of(url, model, protocol)
+    found = None if overwrite else _codes_of(url, model, protocol, bitorder)
     seen = None if found is None else coverage_of(found)
     change = None if seen is None else seen.difference(store)
     if found is not None and change is not None:
@@ -173,6 +216,7 @@ def write_codes(
             n_bits=n_bits,
             model=model,
             id_dtype=_id_dtype(store),
+            bitorder=bitorder,
             source=redact(store.url),
             chunk_rows=_code_chunk_rows(store, block_rows),
             properties=properties,
@@ -183,15 +227,95 @@ def write_codes(
     return writer.finalise(), writer.n_rows
 
 
-def _codes_of(url: str | os.PathLike[str], model: str, protocol: str) -> CodeStore | None:
+def write_lazy_codes(
+    codes: da.Array,
+    url: str | os.PathLike[str],
+    *,
+    ids: Any = None,
+    n_bits: int,
+    model: str,
+    bitorder: BitOrder = "little",
+    overwrite: bool = False,
+) -> CodeStore:
+    """Write the codes of a Dask array to a store, in one pass: each chunk is computed once.
+
+    ``ids`` are an array or a Dask array. What was interrupted is begun anew: nothing tells the rows
+    of a Dask array from those of another.
+    """
+    n_rows = codes.shape[0]
+    if math.isnan(n_rows):
+        raise InputError(
+            "the number of rows of X is unknown, and with it their places in the store; call "
+            "X.compute_chunk_sizes() first, or X.to_dask_array(lengths=True) on a data frame"
+        )
+    ids = ids if ids is None or isinstance(ids, da.Array) else np.asarray(ids)
+    if ids is not None and ids.shape != (n_rows,):
+        raise InputError(f"ids have shape {ids.shape}; expected one for each of {n_rows} rows")
+    writer = CodeStore.allocate(
+        url,
+        n_rows,
+        n_bits=n_bits,
+        model=model,
+        id_dtype=None if ids is None else _lazy_id_dtype(ids),
+        bitorder=bitorder,
+        chunk_rows=_lazy_chunk_rows(codes.chunks[0]),
+        properties={"protocol": "encoded", "rows": unique_name("rows")},
+        overwrite=overwrite,
+    )
+    ranges = [writer.rows_of(block) for block in range(writer.n_blocks)]
+    rows = tuple(stop - start for start, stop in ranges)
+    tasks = Tasks("write")
+    target = tasks.share(writer, "writer")
+    (codes,) = optimize(codes.rechunk((rows, -1)))
+    tasks.graph |= dict(codes.__dask_graph__())
+    own: Any = None
+    if isinstance(ids, da.Array):
+        ids = ids.rechunk((rows,))
+        tasks.graph |= dict(ids.__dask_graph__())
+    keys = []
+    for k, (start, stop) in enumerate(ranges):
+        if ids is not None:
+            own = (ids.name, k) if isinstance(ids, da.Array) else ids[start:stop]
+        keys.append(tasks.add((k,), CodeWriter.write, target, start, (codes.name, k, 0), own))
+    with writer.all_or_nothing():
+        tasks.deliver(keys, lambda _, digests: writer.learn(digests))
+        return writer.finalise()
+
+
+def _lazy_id_dtype(ids: Any) -> str:
+    if not isinstance(ids, da.Array):
+        return fitting(ids)
+    if ids.dtype.kind not in "iuSU":
+        raise InputError(
+            f"ids are a Dask array of {ids.dtype}, whose length is unknown; pass integers, or text "
+            "of a fixed length: ids.astype('U32')"
+        )
+    if ids.dtype.kind in "iu":
+        return "int64"
+    # A character has four bytes there, and up to four in UTF-8.
+    return f"{ids.dtype.kind}{min(ids.dtype.itemsize, MAX_ID_BYTES)}"
+
+
+def _lazy_chunk_rows(sizes: tuple[int, ...]) -> int:
+    """Rows of a chunk of codes: whole chunks of the array, if these are alike and not too long."""
+    unit = max(1, *sizes)
+    alike = all(size == unit for size in sizes[:-1]) and unit <= CODE_CHUNK_ROWS
+    return unit * (CODE_CHUNK_ROWS // unit) if alike else CODE_CHUNK_ROWS
+
+
+def _codes_of(
+    url: str | os.PathLike[str], model: str, protocol: str, bitorder: BitOrder
+) -> CodeStore | None:
     """Return codes that are there, None if there are none; ConflictError if they are others."""
     try:
         found = CodeStore.open(url)
     except (FormatError, IncompleteError):
         return None
     kind = found.properties.get("protocol")
-    if (found.model, kind) != (model, protocol):
+    if (found.model, kind, found.bitorder) != (model, protocol, bitorder):
         what = "of another model" if kind == protocol else f"that are {kind}, not {protocol}"
+        if (found.model, kind) == (model, protocol):
+            what = f"in {found.bitorder} bit order, not in {bitorder}"
         raise ConflictError(
             f"{found.url} holds codes {what}",
             remedy=Remedy("Choose another path, or replace them with {}", OVERWRITE),
@@ -233,4 +357,4 @@ def _id_dtype(store: FeatureStore) -> str | None:
 def _code_chunk_rows(store: FeatureStore, block_rows: int) -> int:
     """Rows of a chunk of codes: whole blocks of the scan, and whole chunks of the features."""
     unit = max(block_rows, store.chunk_rows)
-    return unit * max(1, 65_536 // unit)
+    return unit * max(1, CODE_CHUNK_ROWS // unit)

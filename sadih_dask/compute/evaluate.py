@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.compute.codes import DatabaseCodes, open_database, read_queries
+from sadih_dask.compute.codes import DatabaseCodes, open_codes
 from sadih_dask.compute.rows import ArrayLabels, Groups, Labels, open_labels
 from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import reduce_pairs
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.retrieval.evaluation import CURVE_LENGTH, CUTOFFS, RADIUS, Evaluation
 from sadih_dask.retrieval.histograms import FEW_PAIRS, Histograms, hamming_histograms
-from sadih_dask.types import Bytes, Ints
+from sadih_dask.types import BitOrder, Bytes, Ints
 
 
 def evaluate(
@@ -31,6 +31,7 @@ def evaluate(
     *,
     counts: Any = None,
     n_bits: int | None = None,
+    bitorder: BitOrder | None = None,
     cutoffs: Iterable[int] = CUTOFFS,
     radius: int = RADIUS,
     curve_length: int = CURVE_LENGTH,
@@ -46,11 +47,11 @@ def evaluate(
     their label sets and their counts as the database (`SADIH.label_codes_`, `label_groups_`,
     `statistics_.counts`) the cost does not depend on the number of rows.
 
-    ``n_bits`` is the length of codes in arrays, if it is not 8 bits a byte. ``cutoffs`` are the k
+    ``n_bits`` is the length of codes in arrays, if it is not 8 bits a byte, and ``bitorder`` how
+    they are packed, if not in little bit order; stores know both. ``cutoffs`` are the k
     of MAP@k, precision@k, recall@k and NDCG@k.
     """
-    codes = open_database(database, n_bits)
-    packed = read_queries(queries, codes)
+    codes, packed = open_codes(database, queries, n_bits, bitorder)
     labels, asked = open_labels(database_labels, query_labels)
     weights = None if counts is None else np.asarray(counts)
     with reporting(progress):

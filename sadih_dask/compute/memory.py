@@ -9,7 +9,7 @@ them afterwards. None of it depends on the number of rows.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask
@@ -19,9 +19,10 @@ from dask.utils import format_bytes, parse_bytes
 from distributed.system import MEMORY_LIMIT
 
 from sadih_dask.compute.remote import identity_of
-from sadih_dask.compute.rows import Rows
+from sadih_dask.compute.rows import LazyRows, Rows
 from sadih_dask.compute.run import current_client, default_workers
 from sadih_dask.errors import Argument, LabelError, MemoryPlanError, Remedy
+from sadih_dask.learning.classes import Targets
 from sadih_dask.learning.held_out import SCORES
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.problem import MAX_GROUPS
@@ -38,6 +39,8 @@ CONFIG_KEY = "sadih.memory-limit"
 INTERPRETER = 230 * 2**20
 """Python with NumPy, SciPy, Dask and scikit-learn loaded."""
 SMALLEST_BLOCK = 256
+ROOM = 0.5
+"""Part of the memory that a scan leaves free for chunks that have been computed already."""
 SOLVE_COPIES = 8
 """Matrices of the size of the statistics that a solve holds at most."""
 PAIR_COPIES, RANKING_COPIES = 6, 12
@@ -192,19 +195,29 @@ def check_scan(
     n_anchors: int | None,
     sample: Ints,
     known_groups: int = 0,
+    *,
+    draw: bool = False,
     **folds: int,
 ) -> MemoryPlan:
     """Plan a scan on the current scheduler and log the plan; refuse it if it cannot fit.
 
-    No features are read for it, and of the labels those of the sample. ``known_groups`` is how many
-    label groups there are in statistics that the result is going to be merged with. ``folds`` are
-    the numbers of a `ScanShape` that a cross-validation has: n_folds, n_queries and n_bits.
+    Of the rows it reads the labels of the sample. ``known_groups`` is how many label groups there
+    are in statistics that the result is going to be merged with. ``folds`` are the numbers of a
+    `ScanShape` that a cross-validation has: n_folds, n_queries and n_bits.
+
+    Lazy rows compute all that is wanted of the sample at once: its features, too, if anchors are
+    going to be drawn (``draw``). Half of the memory that the scan leaves free is for the chunks
+    that are computed for it.
     """
     n_features, dtype = rows.shape_of_features
-    n_groups = max(known_groups, _estimate_groups(rows, sample))
     read = rows.chunk_rows, len(sample)
-    shape = ScanShape(rows.n_rows, n_features, dtype, n_anchors, n_groups, *read, **folds)
-    threads, allowed = _resources(rows.local)
+    groups = max(known_groups, 1)
+    shape = ScanShape(rows.n_rows, n_features, dtype, n_anchors, groups, *read, **folds)
+    threads, allowed, n_processes = _resources(rows.local)
+    if isinstance(rows, LazyRows):
+        free = allowed - _fit_plan(shape, block_rows, threads, allowed).total
+        rows.chunks.read_sample(sample, features=draw, room=int(ROOM * n_processes * free))
+    shape = replace(shape, n_groups=max(groups, _estimate_groups(rows, sample)))
     plan = _fit_plan(shape, block_rows, threads, allowed)
     logger.info("%s, %s allowed", plan, format_bytes(allowed))
     return plan
@@ -235,20 +248,22 @@ def _fit_plan(shape: ScanShape, block_rows: int, threads: int, allowed: int) -> 
     )
 
 
-def _resources(local: bool) -> tuple[int, int]:
-    """Threads of a process that runs tasks, and bytes that it may use."""
+def _resources(local: bool) -> tuple[int, int, int]:
+    """Threads of a process that runs tasks, bytes that it may use, and how many there are."""
     configured = dask.config.get(CONFIG_KEY, None)
     client = None if local else current_client()
     if client is None:
-        threads = default_workers()
+        threads, n_processes = default_workers(), 1
         free = psutil.virtual_memory().available + psutil.Process().memory_info().rss
         allowed = min(MEMORY_LIMIT, free)
     else:
         workers = identity_of(client)["workers"].values()
+        n_processes = max(1, len(workers))
         threads = max((worker["nthreads"] for worker in workers), default=1)
         limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
         allowed = min(limits, default=MEMORY_LIMIT)
-    return threads, int(parse_bytes(configured)) if configured else int(allowed)
+    allowed = parse_bytes(configured) if configured else allowed
+    return threads, int(allowed), n_processes
 
 
 def _estimate_groups(rows: Rows, sample: Ints) -> int:
@@ -258,7 +273,7 @@ def _estimate_groups(rows: Rows, sample: Ints) -> int:
     between half the sample and all of it.
     """
     try:
-        _, ids = group_rows(rows.take("labels", sample))
+        _, ids = group_rows(Targets.of(rows.take("labels", sample)).labels)
     except LabelError:  # the scan finds the same row, and knows its number
         return 1
     whole = len(np.unique(ids))

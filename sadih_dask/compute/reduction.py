@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
-from sadih_dask.errors import InputError, SadihError
+from sadih_dask.errors import InputError, LabelError, SadihError
+from sadih_dask.learning.classes import Renumbering, Targets, Vocabulary
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import LabelGroups, as_rows
 from sadih_dask.learning.randomness import splitmix64
@@ -42,6 +43,10 @@ class BlockReduction(Protocol[Partial]):
         self, features: Array, labels: Array, first_row: int, *, overwrite: bool = False
     ) -> Partial:
         """The partial result of one block."""
+
+
+class KeptReduction(BlockReduction[Partial], Protocol[Partial]):
+    """One whose partial results can be kept in files."""
 
     def identity(self) -> str:
         """A hash of everything, beside the rows, that decides the partial results."""
@@ -200,6 +205,14 @@ class SampledRows:
         """Some of the rows, by a mask."""
         return SampledRows(self.rows[keep], self.features[keep], self.labels[keep])
 
+    def relabel(self, new_index: Ints, n_classes: int) -> SampledRows:
+        """Rename the labels."""
+        return replace(self, labels=Renumbering(new_index, n_classes)(self.labels))
+
+    def regroup(self, groups: LabelGroups) -> SampledRows:
+        """Take every label for the number of a group."""
+        return replace(self, labels=groups.matrix[self.labels])
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -246,6 +259,68 @@ class FoldStatistics:
         )
         total = self.total.merge(other.total, overwrite=overwrite)
         return FoldStatistics(total, folds, self.sample.merge(other.sample))
+
+    def relabel(self, new_index: Ints, n_classes: int) -> FoldStatistics:
+        """Rename the labels of all."""
+        folds = (None if s is None else s.relabel(new_index, n_classes) for s in self.folds)
+        return FoldStatistics(
+            self.total.relabel(new_index, n_classes),
+            tuple(folds),
+            self.sample.relabel(new_index, n_classes),
+        )
+
+    def regroup(self, groups: LabelGroups) -> FoldStatistics:
+        """Take every label for the number of a group."""
+        folds = (None if s is None else s.regroup(groups) for s in self.folds)
+        return FoldStatistics(self.total.regroup(groups), tuple(folds), self.sample.regroup(groups))
+
+
+@dataclass(frozen=True, eq=False)
+class Discovered:
+    """A partial result of rows whose classes are only known once they are read, and the classes.
+
+    partial      statistics, or statistics of folds, in the numbers of the vocabulary
+    multi_label  whether rows came with lists of tags
+    """
+
+    partial: Any
+    vocabulary: Vocabulary
+    multi_label: bool
+
+    def merge(self, other: Discovered, *, overwrite: bool = False) -> Discovered:
+        """Cover the rows of both, ``other`` being the later ones."""
+        if self.multi_label != other.multi_label:
+            raise LabelError(
+                "some rows of y have lists of tags and others one class each; use one form"
+            )
+        both = self.vocabulary.joined(other.vocabulary)
+        one, two = (
+            part.partial.relabel(both.find(part.vocabulary), len(both)) for part in (self, other)
+        )
+        return Discovered(one.merge(two, overwrite=overwrite), both, self.multi_label)
+
+
+@dataclass(frozen=True, eq=False)
+class Discovering:
+    """A reduction of rows that come with names, numbers or tags, whose classes it finds.
+
+    numbered  what is done to rows with class numbers
+    """
+
+    numbered: BlockReduction[Any]
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block."""
+        return self.numbered.block_rows
+
+    def of_block(
+        self, features: Array, labels: Array, first_row: int, *, overwrite: bool = False
+    ) -> Discovered:
+        """The partial result of one block, and its classes."""
+        found = Targets.of(labels, first_row)
+        partial = self.numbered.of_block(features, found.labels, first_row, overwrite=overwrite)
+        return Discovered(partial, found.classes, found.multi_label)
 
 
 def training_statistics(folds: tuple[Statistics | None, ...], fold: int) -> Statistics:

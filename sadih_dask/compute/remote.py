@@ -14,17 +14,19 @@ blocks the wait, and no thread is left behind that could still speak when the wo
 from __future__ import annotations
 
 import logging
-from asyncio import run_coroutine_threadsafe
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from asyncio import ensure_future, gather, run_coroutine_threadsafe, sleep
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future as Handle
 from concurrent.futures import wait
 from contextlib import contextmanager
+from queue import SimpleQueue
 from threading import Lock
 from time import monotonic, time
 from typing import Any, NamedTuple, TypeVar
 
 import dask
-from dask.delayed import Delayed
+from dask._task_spec import DataNode
+from dask.optimization import cull
 from dask.utils import parse_timedelta
 from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
@@ -34,6 +36,8 @@ from sadih_dask.errors import Argument, ClusterError, Remedy
 
 logger = logging.getLogger(__name__)
 _submitting = Lock()
+SUBMISSIONS = 10
+"""How often a graph is given to a cluster, at most, whose workers die before they do anything."""
 
 
 def identity_of(client: Any, n_workers: int = -1) -> dict[str, Any]:
@@ -64,39 +68,119 @@ def conversation(client: Any) -> Iterator[None]:
 def run_on_cluster(
     client: Any,
     graph: Mapping[Any, Any],
-    key: Any,
+    keys: Sequence[Any],
     counted: str,
     report: Callable[[int], None] | None,
-) -> Any:
-    """Compute one key.
+    take: Callable[[int, Any], None],
+) -> None:
+    """Compute keys; ``take`` gets the place and the result of each as soon as it is there.
 
     Workers that die are replaced and their tasks repeated by the scheduler: it has the recipe of
-    everything in the graph.
+    everything in the graph. What has been taken is no longer held by any worker, so that it is not
+    computed again when one dies.
     """
-    # Shared values are in the graph, once, by intention: see `sadih_dask.compute.tree.Tasks`.
-    no_warning = {"distributed.admin.large-graph-warning-threshold": "1TiB"}
-    with conversation(client), _submitting, dask.config.set(no_warning):
-        future = client.compute(Delayed(key, {name: limited(task) for name, task in graph.items()}))
+    wanted: dict[int, Any] = dict(enumerate(keys))
+
+    def taken(place: int, result: Any) -> None:
+        del wanted[place]
+        take(place, result)
+
+    for again in range(SUBMISSIONS):
+        try:
+            _submit(client, graph, dict(wanted), counted, report, taken)
+            return
+        except KilledWorker as error:
+            # The scheduler blames what a worker was given first for all that befalls it
+            if not isinstance(graph.get(error.task), DataNode) or again == SUBMISSIONS - 1:
+                raise _verdict(error, graph) from error
+            logger.warning(
+                "workers die as soon as they have joined, the last one at %s; what is left to do "
+                "is given to others",
+                error.last_worker.address,
+            )
+
+
+def _submit(
+    client: Any,
+    graph: Mapping[Any, Any],
+    keys: Mapping[int, Any],
+    counted: str,
+    report: Callable[[int], None] | None,
+    take: Callable[[int, Any], None],
+) -> None:
+    with _submission(client):
+        tasks = {name: limited(task) for name, task in graph.items()}
+        futures = client.get(tasks, list(keys.values()), sync=False)
+    results = _Results(dict(zip(keys, futures, strict=True)))
     try:
-        return settle(client, _result(future), counted, report)
+        settle(client, results.come(client), counted, report, lambda: results.pass_on(take))
     except (FutureCancelledError, FuturesCancelledError) as error:
         gone = "scheduler-connection-lost" in str(error)
         what = "is gone: the connection was lost" if gone else f"has cancelled it: {error}"
         raise ClusterError(f"{name_of(client)} {what}. {LOST}") from error
-    except (KilledWorker, NoWorkerError, NoValidWorkerError) as error:
+    except (NoWorkerError, NoValidWorkerError) as error:
         raise _verdict(error, graph) from error
     except (OSError, ClosedClientError):
-        if future.status == "error":  # raised by a task, on a worker
+        if results.a_task_failed:
             raise
         with conversation(client):
             raise
-    finally:
-        if client.status == "running" and future.status != "finished":
-            future.cancel()  # what still runs
 
 
-async def _result(future: Any) -> Any:
-    return await future.result()
+class _Results:
+    """Results that come from a cluster one by one, on its client's loop, and are taken here."""
+
+    def __init__(self, futures: dict[int, Any]) -> None:
+        self._futures = futures
+        self._arrived: SimpleQueue[tuple[int, Any]] = SimpleQueue()
+        self.a_task_failed = False
+
+    async def come(self, client: Any) -> None:
+        """Wait for all of them; whatever happens, the cluster is rid of them in the end."""
+        waiting = [ensure_future(self._one(place)) for place in list(self._futures)]
+        try:
+            await gather(*waiting)
+        finally:
+            for one in waiting:
+                one.cancel()
+            if client.status == "running":
+                for future in self._futures.values():
+                    future.release()
+                await sleep(0)  # the loop does it now, before anything of these names is asked for
+
+    async def _one(self, place: int) -> None:
+        future = self._futures[place]
+        try:
+            self._arrived.put((place, await future.result()))
+        except BaseException:
+            self.a_task_failed |= future.status == "error"
+            raise
+        future.release()
+
+    def pass_on(self, take: Callable[[int, Any], None]) -> None:
+        """Hand over what has arrived."""
+        while not self._arrived.empty():
+            take(*self._arrived.get())
+
+
+def hold(client: Any, graph: Mapping[Any, Any], keys: Sequence[Any]) -> list[Any]:
+    """Futures of keys, which are computed and kept on workers for as long as they live."""
+    if not keys:
+        return []
+    with _submission(client):
+        found: list[Any] = client.get(cull(dict(graph), list(keys))[0], list(keys), sync=False)
+    return found
+
+
+@contextmanager
+def _submission(client: Any) -> Iterator[None]:
+    """One graph at a time, however large.
+
+    Shared values are in it, once, by intention: see `sadih_dask.compute.tree.Tasks`.
+    """
+    no_warning = {"distributed.admin.large-graph-warning-threshold": "1TiB"}
+    with conversation(client), _submitting, dask.config.set(no_warning):
+        yield
 
 
 def _verdict(error: KilledWorker | NoWorkerError | NoValidWorkerError, graph: Any) -> ClusterError:
@@ -169,16 +253,23 @@ def settle(
     work: Coroutine[Any, Any, Result],
     prefix: str | None = None,
     report: Callable[[int], None] | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Result:
     """Result of a coroutine on the client's loop, for as long as the cluster is alive.
 
-    ``report`` is called, in this thread, with how many tasks of the group ``prefix`` are not over.
+    ``report`` is called, in this thread, with how many tasks of the group ``prefix`` are not over,
+    and ``meanwhile`` now and then, and at the end.
     """
     handle = run_coroutine_threadsafe(_outcome(work), client.loop.asyncio_loop)
     watch = _Watch(client, prefix, report)
     try:
-        while not wait([handle], timeout=INTERVAL).done:
-            watch.look()
+        over = False
+        while not over:
+            over = bool(wait([handle], timeout=INTERVAL).done)
+            if meanwhile is not None:
+                meanwhile()
+            if not over:
+                watch.look()
         result, error = handle.result()
         if error is not None:
             raise error

@@ -9,18 +9,19 @@ are what evaluation reads of queries and of database rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import dask.array as da
 import numpy as np
 import scipy.sparse as sp
-from dask.base import optimize
 
-from sadih_dask.compute.run import computed
+from sadih_dask.compute.lazy import Chunks
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
-from sadih_dask.learning.labels import LabelGroups, group_rows
+from sadih_dask.learning.classes import Targets, Vocabulary, renumbering
+from sadih_dask.learning.labels import LabelGroups, as_rows, group_rows
 from sadih_dask.stores import FeatureStore
 from sadih_dask.types import Array, Ints
 
@@ -127,20 +128,24 @@ class StoreRows:
         return self.store.take(name, rows + self.first)
 
 
+@dataclass(frozen=True, eq=False)
 class LazyRows(_TwoArrays):
-    """Dask arrays of features (n, d) and labels (n,) or (n, c), of known chunk sizes."""
+    """Dask arrays of features (n, d) and labels (n,) or (n, c), of known chunk sizes.
+
+    Labels may be in memory, dense or sparse in rows. ``block_rows`` are those of the scan to come.
+    """
+
+    block_rows: int
 
     local = False
 
     @classmethod
-    def of(cls, features: da.Array, labels: Any) -> LazyRows:
+    def of(cls, features: da.Array, labels: Any, block_rows: int) -> LazyRows:
         """Check that the arrays describe the same rows, as far as can be known."""
         if labels is None:
             raise LabelError("the target y is None; codes follow labels, so pass them too")
         if not isinstance(labels, da.Array):
-            labels = da.from_array(
-                np.asarray(labels), chunks=(features.chunks[0], -1)[: np.ndim(labels)]
-            )
+            labels = as_rows(labels) if sp.issparse(labels) else np.asarray(labels)
         if features.ndim != 2 or labels.ndim not in (1, 2):
             raise InputError(
                 f"features have {features.ndim} dimensions and labels {labels.ndim}; expected "
@@ -150,24 +155,28 @@ class LazyRows(_TwoArrays):
             if np.isnan(array.shape[0]):
                 raise InputError(
                     f"the number of rows of {what} is unknown; call {what}.compute_chunk_sizes() "
-                    "first"
+                    f"first, or pass {what}.to_dask_array(lengths=True) of a data frame"
                 )
         if features.shape[0] != labels.shape[0]:
             raise LabelError(
                 f"X has {features.shape[0]} rows but y has {labels.shape[0]}; both must describe "
                 "the same rows"
             )
-        return cls(features, labels)
+        return cls(features, labels, block_rows)
+
+    @cached_property
+    def chunks(self) -> Chunks:
+        """The chunks of both, as tasks compute them."""
+        return Chunks(self.features, self.labels, self.block_rows)
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of the largest chunk."""
-        return int(max(self.features.chunks[0], default=1))
+        """Rows that are computed together, and as many that may wait for their neighbours."""
+        return 2 * max((part.last - part.first for part in self.chunks.ranges), default=1)
 
-    def take(self, name: str, rows: Ints) -> Array:
+    def take(self, name: str, rows: Ints) -> Any:
         """Single rows; the chunks that hold any are computed for it."""
-        (wanted,) = optimize(getattr(self, name)[rows])
-        return computed(wanted)
+        return self.chunks.take(name, rows)
 
 
 ReadableRows: TypeAlias = ArrayRows | StoreRows
@@ -225,10 +234,9 @@ class ArrayLabels:
 
 @dataclass(frozen=True)
 class StoreLabels:
-    """Labels of a feature store, grouped block by block, in another numbering if one is given."""
+    """Labels of a feature store, grouped block by block."""
 
     store: FeatureStore
-    numbering: Renumbering | None = None
 
     @property
     def n_rows(self) -> int:
@@ -239,87 +247,10 @@ class StoreLabels:
         """Label groups of rows ``[start, stop)``, block by block; every chunk is read once."""
         rows = StoreRows(self.store, 0, self.store.n_rows)
         for row, labels in rows.blocks("labels", start, stop, block_rows):
-            yield _grouped(labels, self.numbering, row)
+            yield group_rows(labels, first_row=row)
 
 
 Labels: TypeAlias = ArrayLabels | StoreLabels
-
-
-@dataclass(frozen=True, eq=False)
-class Renumbering:
-    """The number of each class in a numbering that two collections share."""
-
-    numbers: Ints
-    n_classes: int
-
-    @classmethod
-    def of_names(cls, names: Sequence[str], known: Sequence[str]) -> Renumbering:
-        """Classes by name in the order of ``known``; those that it lacks come after it.
-
-        >>> Renumbering.of_names(["dog", "ant"], ["ant", "bee"]).numbers.tolist()
-        [2, 0]
-        """
-        place = {name: number for number, name in reversed(list(enumerate(known)))}
-        new = (name for name in dict.fromkeys(names) if name not in place)
-        place.update((name, number) for number, name in enumerate(new, len(known)))
-        numbers = np.array([place[name] for name in names], np.int64)
-        return cls(numbers, max(len(known), int(numbers.max(initial=-1)) + 1))
-
-    def __call__(self, labels: Array, first_row: int = 0) -> Any:
-        """Labels of some rows, class numbers or multi-hot, in the shared numbering."""
-        if labels.ndim == 2:
-            rows = sp.csr_array(labels)
-            parts = rows.data, self.numbers[rows.indices], rows.indptr
-            return sp.csr_array(parts, shape=(len(labels), self.n_classes))
-        if len(unnamed := np.flatnonzero((labels < 0) | (labels >= len(self.numbers)))):
-            raise LabelError(
-                f"the label of row {first_row + unnamed[0]} is {labels[unnamed[0]]}, but only "
-                f"{len(self.numbers)} classes have names ({len(unnamed)} such rows); give every "
-                "class a name"
-            )
-        return self.numbers[labels]
-
-
-def share_numbering(
-    names: Sequence[str] | None, other: Sequence[str] | None
-) -> tuple[Renumbering | None, Renumbering | None]:
-    """How the classes of two collections get one numbering; None: as they are numbered now.
-
-    Classes are the same when their names are. Numbers, that is classes without names (None), meet
-    names that are numerals: class 7 is the class that is called "7".
-    """
-    if names == other:
-        return None, None
-    if names is not None and other is not None:
-        return Renumbering.of_names(names, names), Renumbering.of_names(other, names)
-    named = names if other is None else other
-    if named is None or not all(name.isdecimal() and str(int(name)) == name for name in named):
-        raise LabelError(
-            "one side has class names and the other class numbers, which cannot be compared: "
-            f"{', '.join(map(repr, (named or ())[:3]))} ... Use one kind for both"
-        )
-    numbers = np.array([int(name) for name in named], np.int64)
-    found = Renumbering(numbers, int(numbers.max(initial=-1)) + 1)
-    return (found, None) if other is None else (None, found)
-
-
-def numbering_of_store(
-    store: FeatureStore, classes: Array, names: Sequence[str]
-) -> Renumbering | None:
-    """How labels of a store get the numbers of learned classes; None: they have them already.
-
-    ``classes`` are names, each numbered by its place, or numbers from ``names``, if that lists any.
-    """
-    if classes.dtype.kind in "SU":
-        names = [str(name) for name in classes]
-        if not store.class_names:
-            raise LabelError(
-                f"the model knows classes like {names[0]!r}, and {store.url} has class numbers "
-                "without names; the two cannot be compared"
-            )
-    if not names or not store.class_names or list(names) == list(store.class_names):
-        return None
-    return Renumbering.of_names(store.class_names, names)
 
 
 def check_labelled(store: FeatureStore) -> None:
@@ -329,6 +260,11 @@ def check_labelled(store: FeatureStore) -> None:
             f"{store.url} has no labels",
             remedy=Remedy("Ingest it with {}", Argument("labels")),
         )
+
+
+def classes_of(store: FeatureStore) -> Vocabulary | None:
+    """The classes of a store by name, or None if they are numbers without names."""
+    return Vocabulary.of_names(store.class_names) if store.class_names else None
 
 
 def open_labels(database: Any, queries: Any) -> tuple[Labels, ArrayLabels]:
@@ -343,39 +279,35 @@ def open_labels(database: Any, queries: Any) -> tuple[Labels, ArrayLabels]:
             raise LabelError(
                 f"{what}: no labels were given; pass an array or the FeatureStore that holds them"
             )
-        if isinstance(labels, FeatureStore):
-            check_labelled(labels)
-    (stored, form, known), (asked, asked_form, names) = _named(database), _named(queries)
-    numberings: tuple[Renumbering | None, Renumbering | None] = None, None
-    if len(form) == len(asked_form) and not any(
-        len(form) == 1 and not isinstance(labels, FeatureStore) for labels in (database, queries)
-    ):
-        numberings = share_numbering(known, names)
-    if form != asked_form and (len(form) != len(asked_form) or numberings == (None, None)):
+    if isinstance(database, FeatureStore):
+        check_labelled(database)
+        columns = database.shape("labels")[1:]
+        asked = labels_as(classes_of(database), columns, queries)
+        return StoreLabels(database), asked
+    stored = Targets.of(database)
+    asked = labels_as(stored.vocabulary, stored.labels.shape[1:], queries)
+    return ArrayLabels(*group_rows(stored.labels)), asked
+
+
+def labels_as(
+    known: Vocabulary | None, columns: tuple[int, ...], labels: FeatureStore | Any
+) -> ArrayLabels:
+    """Labels, of a store or an array, in the numbering of known classes.
+
+    ``columns`` are those of multi-hot labels, () for one class a row. Classes that are not known
+    get numbers of their own.
+    """
+    if isinstance(labels, FeatureStore):
+        check_labelled(labels)
+        given = Targets(labels.read("labels"), classes_of(labels))
+    else:
+        given = Targets.of(labels)
+    form = given.labels.shape[1:]
+    by_place = len(columns) == 1 and None in (known, given.vocabulary)
+    if len(form) != len(columns) or (by_place and form != columns):
         raise LabelError(
-            f"labels of database rows have shape {form} and those of queries {asked_form}; both "
+            f"labels of database rows have shape {columns} and those of queries {form}; both "
             "must be one class a row, or rows of 0 and 1 over the same classes"
         )
-    if isinstance(asked, FeatureStore):
-        asked = asked.read("labels")
-    rest = ArrayLabels(*_grouped(asked, numberings[1]))
-    if isinstance(stored, FeatureStore):
-        return StoreLabels(stored, numberings[0]), rest
-    return ArrayLabels(*_grouped(stored, numberings[0])), rest
-
-
-def _named(labels: Any) -> tuple[Any, tuple[int, ...], tuple[str, ...] | None]:
-    """Labels as a store or as numbers in an array, columns, and names of the classes, if any."""
-    if isinstance(labels, FeatureStore):
-        return labels, labels.shape("labels")[1:], labels.class_names or None
-    array: Any = labels if sp.issparse(labels) else np.asarray(labels)
-    if array.dtype.kind not in "SUO" or array.ndim != 1:
-        return array, array.shape[1:], None
-    names, numbers = np.unique(array.astype(str), return_inverse=True)
-    return numbers, (), tuple(names.tolist())
-
-
-def _grouped(labels: Any, numbering: Renumbering | None, first_row: int = 0) -> Groups:
-    if numbering is not None:
-        labels = numbering(labels, first_row)
-    return group_rows(labels, first_row=first_row)
+    numbering = None if by_place else renumbering(known, given.vocabulary)
+    return ArrayLabels(*group_rows(given.labels if numbering is None else numbering(given.labels)))

@@ -7,7 +7,7 @@ thread per task: tasks are the parallelism, and a product then has the same bits
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeAlias
@@ -21,7 +21,7 @@ from dask.callbacks import Callback
 from dask.delayed import Delayed
 
 from sadih_dask.compute.blas import one_blas_thread
-from sadih_dask.compute.remote import count_threads, run_on_cluster
+from sadih_dask.compute.remote import count_threads, hold, run_on_cluster
 from sadih_dask.errors import ClusterError
 from sadih_dask.types import Array
 
@@ -69,6 +69,15 @@ def heard_in(n_units: int, *stage: str) -> Progress | None:
     return report
 
 
+def amid(before: int, n_tasks: int, after: int) -> Progress | None:
+    """Who hears of long work now, told of tasks that come before and after it as well."""
+    if (hearer := listener()) is None:
+        return None
+    total = before + n_tasks + after
+    hearer(before, total)
+    return lambda done, _: hearer(before + done, total)
+
+
 def unique_name(purpose: str) -> str:
     """A key prefix that no other run on the same scheduler has."""
     return f"sadih-{purpose}-{uuid4().hex[:12]}"
@@ -97,17 +106,44 @@ def run(graph: Graph, key: Any, counted: str = "", local: bool = False) -> Any:
 
     ``local`` graphs hold data of this process and run on its threads.
     """
+    found: list[Any] = []
+    run_each_key(graph, [key], lambda _, result: found.append(result), counted, local)
+    return found[0]
+
+
+def run_each_key(
+    graph: Graph,
+    keys: Sequence[Any],
+    take: Callable[[int, Any], None],
+    counted: str = "",
+    local: bool = False,
+) -> None:
+    """Compute keys; ``take`` gets the place of each and its result, in this thread.
+
+    From a cluster they come in the order in which they are finished: what has arrived here is not
+    lost with the worker that has computed it.
+    """
     client = None if local else current_client()
     total = sum(1 for task in graph if _counts(task, counted))
     progress = listener() if total else None
     if client is not None:
-        result = run_on_cluster(client, graph, key, counted, _remote_progress(total, progress))
+        report = _remote_progress(total, progress)
+        run_on_cluster(client, graph, keys, counted, report, take)
         if progress is not None:
             progress(total, total)
-        return result
-    wanted = Delayed(key, graph)
+        return
+    everything = unique_name("all")
+    wanted = Delayed(everything, {**graph, everything: (list, list(keys))})
     with one_blas_thread(), _local_progress(counted, total, progress):
-        return wanted.compute(scheduler="threads") if local else wanted.compute()
+        results = wanted.compute(scheduler="threads") if local else wanted.compute()
+    for place, result in enumerate(results):
+        take(place, result)
+
+
+def held_on_cluster(graph: Graph, keys: Sequence[Any]) -> list[Any] | None:
+    """Compute keys and keep them where they are, for as long as the futures live; None if local."""
+    client = current_client()
+    return None if client is None else hold(client, graph, keys)
 
 
 def computed(array: da.Array) -> Array:

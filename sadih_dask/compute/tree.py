@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from dask._task_spec import DataNode
 
-from sadih_dask.compute.run import run, total_threads, unique_name
+from sadih_dask.compute.run import run, run_each_key, total_threads, unique_name
 from sadih_dask.learning.statistics import MERGE_FAN_IN
 from sadih_dask.stores.segment import Digests
 from sadih_dask.stores.store import StoreWriter
@@ -27,6 +27,11 @@ PAIRS_PER_TASK = 2**34
 """Pairs of one task at most: some ten seconds, which is what a lost worker costs."""
 ROWS_PER_TASK = 2**18
 """Rows of one task at least: a search passes over most items only once it has found near ones."""
+MOST_DELIVERIES = 256
+"""Partial results that come here, at most, where the tasks run in other processes.
+
+What is here is not lost when a worker dies: the less is merged over there, the less is done again.
+"""
 PARTIAL_BYTES = 16 * 2**20
 """Size of a partial result at most, unless that of one query is larger."""
 
@@ -90,11 +95,19 @@ class Tasks:
             held = self.after("merge", merge, *shared, held, part)
         return held
 
-    def run(self, wanted: Any) -> Any:
-        """The result of a key, or of a list of them."""
-        if isinstance(wanted, list):
-            wanted = self.after("all", list, wanted)
-        return run(self.graph, wanted, self.name, self.local)
+    def run(self, key: Any) -> Any:
+        """The result of a key."""
+        return run(self.graph, key, self.name, self.local)
+
+    def run_each(self, keys: Sequence[Any]) -> list[Any]:
+        """The results of keys, each of which comes here as soon as it is there."""
+        found: dict[int, Any] = {}
+        self.deliver(keys, found.__setitem__)
+        return [found[place] for place in range(len(keys))]
+
+    def deliver(self, keys: Sequence[Any], take: Callable[[int, Any], None]) -> None:
+        """Call ``take`` with the place and the result of every key, in the order that they come."""
+        run_each_key(self.graph, keys, take, self.name, self.local)
 
 
 class Database(Protocol):
@@ -142,16 +155,26 @@ def reduce_pairs(
     threads = total_threads(database.local)
     blocks, ranges = plan_grid(n_queries, database.n_rows, database.chunk_rows, most, threads)
     asked, source = tasks.share(question, "question"), tasks.share(database, "database")
-    tops = []
+    step = len(ranges) if database.local else -(-len(blocks) * len(ranges) // MOST_DELIVERIES)
+    tops: list[Any] = []
+    block_of: list[int] = []
     for i, block in enumerate(blocks):
         some = tasks.share(queries(block), "queries")
         parts = [
             tasks.add((i, j), _answer, asked, source, some, rows.start, rows.stop)
             for j, rows in enumerate(ranges)
         ]
-        tops.append(tasks.fold(parts, _merge, asked))
-    found: list[Result] = tasks.run(tops)
-    return found
+        for first in range(0, len(parts), step):
+            tops.append(tasks.fold(parts[first : first + step], _merge, asked))
+            block_of.append(i)
+    found: dict[int, Result] = {}
+
+    def take(place: int, result: Result) -> None:
+        i = block_of[place]
+        found[i] = question.merge(found[i], result) if i in found else result
+
+    tasks.deliver(tops, take)
+    return [found[i] for i in range(len(blocks))]
 
 
 def plan_grid(
@@ -208,8 +231,7 @@ def run_each(
     tasks = Tasks(purpose)
     common = tasks.share(shared)
     keys = [tasks.add((k,), function, common, item) for k, item in enumerate(items)]
-    results: list[Result] = tasks.run(keys)
-    return results
+    return tasks.run_each(keys)
 
 
 Writer = TypeVar("Writer", bound=StoreWriter)
@@ -229,5 +251,4 @@ def fill(
     tasks = Tasks("write")
     target, shared = tasks.share(writer, "writer"), tasks.share(job, "job")
     keys = [tasks.add((k,), write_block, target, k, shared) for k in missing]
-    for digests in tasks.run(keys):
-        writer.learn(digests)
+    tasks.deliver(keys, lambda _, digests: writer.learn(digests))

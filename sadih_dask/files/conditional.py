@@ -35,6 +35,7 @@ from sadih_dask.files.filesystem import (
     Files,
     LocalFiles,
     RemoteFiles,
+    make_folder,
     reaching,
 )
 
@@ -191,7 +192,7 @@ def exclusive(lock: Path, *, wait: bool = True, keep: bool = False) -> Iterator[
     The file is removed afterwards, unless it is to be kept.
     """
     how = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
-    lock.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(lock.parent)
     while True:
         descriptor = os.open(lock, _LOCK_FLAGS, 0o666)
         try:

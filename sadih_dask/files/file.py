@@ -159,9 +159,14 @@ class RemoteFile:
         return True
 
     def check(self) -> None:
-        """Refuse a place that nothing can be written to, before the work for it is done."""
+        """Refuse a place that nothing can be written to, before the work for it is done.
+
+        So is a server that would ignore the condition of `since`.
+        """
         trial = f".{self.key}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
         try:
+            if isinstance(self.files, RemoteFiles) and self.files.has_tags:
+                conditional.check_writable(self.files)
             self.files.write(trial, [b"trial"])
             self.files.delete(trial)
         except OSError as error:

@@ -41,6 +41,8 @@ TEMPORARY_SUFFIX = ".tmp"
 """Ends the names of files that are being written, or that a killed writer left behind."""
 _NO_LINKS = frozenset([errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
 """How file systems say that they have no hard links."""
+_NO_FOLDER_SYNC = frozenset([errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP])
+"""How they say that they cannot write a folder by itself."""
 
 
 def local_path(url: str | os.PathLike[str]) -> Path | None:
@@ -50,6 +52,8 @@ def local_path(url: str | os.PathLike[str]) -> Path | None:
     (PosixPath('/data/x.npy'), None)
     """
     text = os.fspath(url)
+    if "\0" in text:
+        raise InputError(f"{text!r} is no path: it has a NUL character. Check it")
     scheme, is_url, rest = text.partition("://")
     if not is_url:
         return Path(text)
@@ -79,14 +83,24 @@ def write_atomically(
     """Let `write` fill a path beside `target` and put what is there then in its place.
 
     A file is replaced in one step. A folder cannot be: the old one is removed just before. With
-    `create` what is there stays, and False is returned.
+    `create` what is there stays, and False is returned. What is durable has reached the disk
+    afterwards, and its name too.
     """
+    done = _put_in_place(target, write, durable, create)
+    if durable:
+        sync_folder(target.parent)
+    return done
+
+
+def _put_in_place(
+    target: Path, write: Callable[[Path], object], durable: bool, create: bool
+) -> bool:
     scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
     try:
         with naming(target):
             write(scratch)
-            if durable and scratch.is_file():
-                _sync(scratch, os.O_RDONLY)
+            if durable:
+                _sync_all(scratch)
         if create:
             return _linked(scratch, target)
         if scratch.is_dir() and target.is_dir():
@@ -114,12 +128,47 @@ def _linked(scratch: Path, target: Path) -> bool:
     return True
 
 
-def _sync(path: str | Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
+def sync_file(path: Path) -> None:
+    """Make the bytes of a file durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_folder(path: str | Path) -> None:
+    """Make the names in a folder durable, where the system lets us."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:  # a folder above that we may write into, and not list
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _sync_all(path: Path) -> None:
+    """Make a file, or a folder with all it holds, durable."""
+    if not path.is_dir():
+        sync_file(path)
+        return
+    for found in path.iterdir():
+        _sync_all(found)
+    sync_folder(path)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, durably: what is in it is not lost by a power cut."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_folder(path.parent)
 
 
 def _remove(path: Path) -> None:
@@ -180,7 +229,7 @@ class LocalFiles:
 
     def _is_link(self, key: str) -> FormatError:
         return FormatError(
-            f"{self.url}: {key!r} is a symbolic link, and links inside a store are not followed. "
+            f"{self.url}: {key!r} is a symbolic link, and links inside it are not followed. "
             "Put the files themselves there"
         )
 
@@ -215,19 +264,24 @@ class LocalFiles:
     ) -> bool:
         self._check_folder(key.rpartition("/")[0])
         target = Path(self.path(key))
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
 
         def fill(scratch: Path) -> None:
             with scratch.open("xb", buffering=0) as file:
                 for part in parts:
                     _write_all(file.fileno(), memoryview(part).cast("B"))
 
-        return write_atomically(target, fill, durable=durable, create=create)
+        return _put_in_place(target, fill, durable, create)
+
+    def make(self, folder: str) -> None:
+        """Make a folder; those above it too."""
+        self._check_folder(folder)
+        make_folder(Path(self.path(folder)))
 
     def sync(self, folder: str) -> None:
         """Make the names in `folder` durable as well as the bytes of its files."""
         self._check_folder(folder)
-        _sync(self.path(folder), os.O_RDONLY | os.O_DIRECTORY)
+        sync_folder(self.path(folder))
 
     def names(self, folder: str) -> list[str]:
         """Return the names directly in `folder`, or nothing if there is no such folder."""
@@ -236,6 +290,19 @@ class LocalFiles:
             return sorted(os.listdir(self.path(folder)))  # noqa: PTH208 - names, not paths
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+    def left_behind(self, folder: str) -> list[str]:
+        """Temporary files directly in `folder` whose bytes have got their name by a link.
+
+        Their writer was killed before he could remove them, or is about to.
+        """
+        names = [name for name in self.names(folder) if name.endswith(TEMPORARY_SUFFIX)]
+        found = []
+        for name in names:
+            with suppress(FileNotFoundError):
+                if os.lstat(self.path(f"{folder}/{name}")).st_nlink > 1:
+                    found.append(name)
+        return found
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the files directly in `folder` and their lengths, by one listing."""
@@ -329,6 +396,11 @@ class RemoteFiles:
         except FileNotFoundError:
             return []
         return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
+
+    def left_behind(self, folder: str) -> list[str]:
+        """Nothing: a PUT leaves nothing behind."""
+        del folder
+        return []
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the files directly in `folder` and their lengths, by one listing."""

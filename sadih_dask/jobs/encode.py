@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sadih_dask.compute.run import heard_in
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.stores import CodeStore, FeatureStore
+from sadih_dask.types import BitOrder
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,9 @@ def encode(
     url: str | os.PathLike[str],
     *,
     learned: bool = False,
+    bitorder: BitOrder = "little",
     overwrite: bool = False,
 ) -> Encoded:
     """Write the codes of a store, or the rest of them, or nothing if they are there already."""
-    return Encoded(*model.update_codes(store, url, learned, overwrite, heard_in(store.n_rows)))
+    heard = heard_in(store.n_rows)
+    return Encoded(*model.update_codes(store, url, learned, overwrite, heard, bitorder=bitorder))

@@ -16,8 +16,9 @@ import numpy as np
 
 from sadih_dask.errors import Argument, IncompleteError, InputError, Remedy, require
 from sadih_dask.files.filesystem import write_atomically
+from sadih_dask.retrieval.codes import check_bitorder, reorder
 from sadih_dask.stores.codes import CodeStore
-from sadih_dask.types import Bytes
+from sadih_dask.types import BitOrder, Bytes
 
 IndexKind: TypeAlias = Literal["flat", "ivf", "multihash"]
 BLOCK_ROWS = 1 << 18
@@ -35,6 +36,7 @@ def export_faiss(
     n_hashes: int = 4,
     hash_bits: int | None = None,
     ids: bool = True,
+    bitorder: BitOrder = "little",
     random_state: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
@@ -46,10 +48,13 @@ def export_faiss(
     bits. With ``ids`` and a store of integer ids, results of the index are those ids, through
     ``IndexBinaryIDMap``; ids that are text stay behind, and results are row numbers.
 
-    FAISS counts in whole bytes: codes of 12 bits become an index of 16, the spare ones zero.
+    ``bitorder`` is that of the index, whatever that of the store: queries have to be packed so, for
+    example by ``model.transform(X, bitorder=...)``. FAISS counts in whole bytes: codes of 12 bits
+    become an index of 16, the spare ones zero.
     ``progress(done, total)`` counts rows.
     """
     faiss = require("faiss", "exporting an index")
+    check_bitorder(bitorder)
     if store.n_rows == 0:
         raise InputError(f"{store.url} has no codes to export")
     dimension = 8 * store.shape("codes")[1]
@@ -57,6 +62,7 @@ def export_faiss(
         index = faiss.IndexBinaryFlat(dimension)
     elif kind == "ivf":
         index = _inverted_file(faiss, store, dimension, n_lists, n_probe, random_state)
+        index.train(reorder(_sample(store, index.nlist, random_state), store.bitorder, bitorder))
     elif kind == "multihash":
         bits = hash_bits or max(1, min(24, dimension // n_hashes))
         if n_hashes < 1 or n_hashes * bits > dimension:
@@ -77,7 +83,7 @@ def export_faiss(
     step = max(1, BLOCK_ROWS // store.chunk_rows) * store.chunk_rows
     for start in range(0, store.n_rows, step):
         stop = min(start + step, store.n_rows)
-        codes = store.read("codes", start, stop)
+        codes = reorder(store.read("codes", start, stop), store.bitorder, bitorder)
         if named:
             target.add_with_ids(codes, store.read("ids", start, stop))
         else:
@@ -95,7 +101,7 @@ def _inverted_file(
     n_probe: int,
     random_state: int,
 ) -> Any:
-    """An inverted file whose lists are trained on a sample of the codes."""
+    """An inverted file whose lists are to be trained."""
     lists = n_lists or max(1, min(int(store.n_rows**0.5), 1 << 16))
     if not 1 <= lists <= store.n_rows:
         raise InputError(
@@ -109,12 +115,12 @@ def _inverted_file(
     index.nprobe = min(n_probe, lists)
     index.cp.seed = random_state
     index.cp.min_points_per_centroid = 1  # small stores get small lists, without a warning
-    index.train(_sample(store, SAMPLE_PER_LIST * lists, random_state))
     return index
 
 
-def _sample(store: CodeStore, size: int, random_state: int) -> Bytes:
-    """Rows drawn evenly from the whole store, in order."""
+def _sample(store: CodeStore, n_lists: int, random_state: int) -> Bytes:
+    """Rows drawn evenly from the whole store, in order, for lists to be trained on."""
+    size = SAMPLE_PER_LIST * n_lists
     rng = np.random.default_rng(random_state)
     rows = np.sort(rng.choice(store.n_rows, min(size, store.n_rows), replace=False))
     return store.take("codes", rows)

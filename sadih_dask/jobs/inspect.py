@@ -121,7 +121,7 @@ def inspect(
             size = file.seek(0, os.SEEK_END)
         model = read_model(url, storage_options=storage_options)
         return _describe_model(os.fspath(url), size, model)
-    files = connect(url, storage_options)
+    files = connect(url, storage_options, follow_links=False)
     if isinstance(files, LocalFiles) and not files.root.exists():
         raise InputError(f"{files.url} does not exist")
     kind = _kind_of(files)
@@ -138,7 +138,7 @@ def open_store(
     url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> Store:
     """Open a store of either kind."""
-    kind = _kind_of(connect(url, storage_options))
+    kind = _kind_of(connect(url, storage_options, follow_links=False))
     return kind.open(url, storage_options=storage_options)
 
 

@@ -74,15 +74,19 @@ class LabelGroups:
             part.indptr.astype(np.int64), part.indices.astype(np.int64), self.n_classes
         )
 
-    def relabel(self, new_index: Ints, n_classes: int) -> LabelGroups:
-        """Rename label ``k`` to ``new_index[k]``; the renaming must be ascending.
+    def relabel(self, new_index: Ints, n_classes: int) -> tuple[LabelGroups, Ints | slice]:
+        """Rename label ``k`` to ``new_index[k]``; return also which group went to each place.
 
-        An ascending renaming keeps the canonical order, so codes and statistics beside the table
-        stay aligned with it.
+        An ascending renaming keeps the canonical order; after any other, what is beside the table
+        has to follow it.
         """
-        if np.any(np.diff(new_index) <= 0):
-            raise ValueError("new_index must be strictly ascending")
-        return LabelGroups(self.indptr, new_index[self.indices], n_classes)
+        indices = new_index[self.indices]
+        if np.all(np.diff(new_index) > 0):
+            return LabelGroups(self.indptr, indices, n_classes), slice(None)
+        of_set = np.repeat(np.arange(self.n_groups), np.diff(self.indptr))
+        sets = indices[np.lexsort((indices, of_set))]
+        groups, ids = _distinct_sets(self.indptr, sets, n_classes)
+        return groups, np.argsort(ids)
 
     def widen(self, n_classes: int) -> LabelGroups:
         """Count more classes, which no group carries yet."""

@@ -52,6 +52,12 @@ class Sample:
             rows = rows[np.argsort(keys[rows], kind="stable")]
         return cls(keys[rows], np.take(features, rows, axis=0), group[rows], limit)
 
+    @classmethod
+    def empty(cls, width: int) -> Sample:
+        """No rows of so many columns, and none to come: nothing is known of those before."""
+        nothing = np.zeros(0, np.uint64), np.zeros((0, width)), np.zeros(0, np.int64)
+        return cls(*nothing, np.uint64(0))
+
     def __len__(self) -> int:
         return len(self.keys)
 

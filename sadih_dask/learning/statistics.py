@@ -251,8 +251,16 @@ class Statistics:
             )
 
     def relabel(self, new_index: Ints, n_classes: int) -> Statistics:
-        """Rename the labels, ascending, within a larger or equal set of classes."""
-        return replace(self, groups=self.groups.relabel(new_index, n_classes))
+        """Rename the labels, each to one of its own, within a larger or equal set of classes."""
+        groups, order = self.groups.relabel(new_index, n_classes)
+        place = np.argsort(np.arange(len(self.counts))[order])
+        sample = replace(self.sample, group=place[self.sample.group])
+        counts, sums = self.counts[order], self.sums[order]
+        return replace(self, groups=groups, counts=counts, sums=sums, sample=sample)
+
+    def regroup(self, groups: LabelGroups) -> Statistics:
+        """Take every label for the number of a group, in a table that these are the rows of."""
+        return replace(self, groups=groups.take(self.groups.indices))
 
     def compact(self) -> tuple[Statistics, Ints]:
         """Drop the labels that no row carries; also return the labels that are kept."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
+from types import SimpleNamespace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -14,16 +15,34 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from sadih_dask.compute.encode import HashRows, LookUpLabels, hash_lazily, write_codes
+from sadih_dask.compute.encode import (
+    HashRows,
+    LookUpLabels,
+    RowFunction,
+    ScoreRows,
+    map_lazily,
+    write_codes,
+    write_lazy_codes,
+)
 from sadih_dask.compute.memory import MemoryPlan
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress, is_lazy, reporting
-from sadih_dask.errors import InputError
+from sadih_dask.errors import InputError, LabelError
+from sadih_dask.learning.classes import Vocabulary
+from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.randomness import draw_seed
 from sadih_dask.learning.statistics import canonical_blocks
-from sadih_dask.model.inputs import check_features, check_width, group_targets, known_statistics
+from sadih_dask.model.collections import as_arrays, column_names, in_memory, like, refuse_frames
+from sadih_dask.model.inputs import (
+    LabelledRows,
+    as_targets,
+    check_features,
+    check_width,
+    group_targets,
+    stored_targets,
+)
 from sadih_dask.model.model_file import Model, read_model, write_model
-from sadih_dask.model.parameters import check_parameters
+from sadih_dask.model.parameters import MAX_QUERIES, check_parameters
 from sadih_dask.model.scanning import (
     CheckpointLike,
     Scanned,
@@ -35,13 +54,14 @@ from sadih_dask.model.scanning import (
     scan_rows,
 )
 from sadih_dask.model.solve import learn
-from sadih_dask.retrieval.codes import pack
-from sadih_dask.retrieval.histograms import group_histograms
+from sadih_dask.retrieval.codes import check_bitorder, pack, reorder
+from sadih_dask.retrieval.evaluation import sample_queries
+from sadih_dask.retrieval.histograms import histograms_within
 from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.coverage import Coverage, Difference
 from sadih_dask.stores.features import find_ids
-from sadih_dask.types import Bytes, EncoderKind, Floats, Loss, SimilarityKind, SolverKind, StartKind
+from sadih_dask.types import BitOrder, EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
 
 
 class SADIH(
@@ -105,8 +125,8 @@ class SADIH(
 
     Attributes
     ----------
-    classes_ : class names, ascending; column numbers for multi-hot labels
-    class_names_ : where `classes_` are numbers from a store: its names of class 0, 1 and so on
+    classes_ : class names or numbers, ascending; of a store its names, in its order; for multi-hot
+        labels the names of the columns, or their numbers where they have none
     label_codes_ : packed codes: row k is the code of class k, or of label group k
     label_groups_ : sparse (groups, classes) 0/1 matrix: which labels each row of `label_codes_` has
     trace_ : the objective after every step of every start
@@ -172,7 +192,8 @@ class SADIH(
     ) -> Self:
         """Learn codes and a hash function from labelled rows.
 
-        ``X`` and ``y`` are arrays, or Dask arrays; or ``X`` is a `FeatureStore`, which holds both.
+        ``X`` and ``y`` are arrays, or Dask arrays and what is taken as them (Dask data frames,
+        `xarray.DataArray`, `zarr.Array`); or ``X`` is a `FeatureStore`, which holds both.
         Of a store that this model has learned from already, only what has changed is read: rows
         that were added, and rows that were deleted, which are taken out. The result is that of a
         fit to all rows, with the anchors of the first.
@@ -254,7 +275,8 @@ class SADIH(
         places = find_ids(store, ids)
         coverage = self.coverage_.without(places)
         features, labels = (store.take(name, places) for name in ("features", "labels"))
-        return self.learn_from(scan_removed(self, features, labels, coverage))
+        targets = stored_targets(store, labels)
+        return self.learn_from(scan_removed(self, features, targets, coverage))
 
     def refit(self) -> Self:
         """Learn again from the same statistics, with the parameters as they are now.
@@ -283,7 +305,6 @@ class SADIH(
             trace=solution.trace,
             statistics=scanned.statistics,
             coverage=scanned.coverage,
-            class_names=scanned.class_names,
         )
         self.n_rows_loaded_ = scanned.n_rows_loaded
         return self._adopt(model)
@@ -303,7 +324,6 @@ class SADIH(
         self.n_iter_ = model.trace.n_iter
         self.statistics_ = model.statistics
         self.coverage_ = model.coverage
-        self.class_names_ = model.class_names
         self.seed_ = model.seed
         self._n_features_out = model.label_codes.shape[1]
         return self
@@ -320,59 +340,93 @@ class SADIH(
 
     # -- using ------------------------------------------------------------------------------------
 
-    def transform(self, X: Any) -> Any:
-        """Hash rows to packed codes, uint8 (rows, ceil(n_bits / 8)), little bit order.
+    def transform(self, X: Any, *, bitorder: BitOrder = "little") -> Any:
+        """Hash rows to packed codes, uint8 (rows, ceil(n_bits / 8)).
 
-        These are the bytes that FAISS binary indexes take. Dask arrays and feature stores give a
-        lazy Dask array; :meth:`encode` writes the codes of a store to disk.
+        In little bit order, ``np.packbits(..., bitorder="little")``, they are the bytes that FAISS
+        binary indexes take; "big" is NumPy's default, and what others take. Dask arrays and data
+        frames, Zarr arrays and feature stores give a lazy Dask array, and an `xarray.DataArray`
+        gives one with its coordinates of the rows; :meth:`encode` writes codes to disk.
         """
-        return self._hash(X)
+        codes = self._hash(X, bitorder)
+        if is_lazy(codes):
+            refuse_frames(self)
+        return like(X, codes, "byte")
 
-    def _hash(self, X: Any) -> Any:
+    def _hash(self, X: Any, bitorder: BitOrder = "little") -> Any:
         """Codes as an array, whatever `set_output` makes of them."""
         check_is_fitted(self)
-        if isinstance(X, FeatureStore):
-            X = X.to_dask()
-        if is_lazy(X):
-            check_width(self, X)
-            return hash_lazily(X, HashRows(self.hash_function_), self.block_rows)
-        hash_rows = HashRows(self.hash_function_)
-        features = check_features(self, X, reset=False)
-        codes = np.empty((len(features), self.label_codes_.shape[1]), np.uint8)
-        for rows in canonical_blocks(len(features), self.block_rows):
-            codes[rows] = hash_rows(features[rows], rows.start)
-        return codes
+        check_bitorder(bitorder)
+        return self._map(X, HashRows(self.hash_function_, bitorder), "hash")
 
-    def project(self, X: Any) -> Floats:
-        """Real-valued scores whose signs are the bits, (rows, n_bits)."""
-        check_is_fitted(self)
-        features = check_features(self, X, reset=False)
-        scores = np.empty((len(features), self.hash_function_.n_bits))
-        for rows in canonical_blocks(len(features), self.block_rows):
-            scores[rows] = self.hash_function_.project(features[rows])
-        return scores
+    def _map(self, X: Any, function: RowFunction, purpose: str) -> Any:
+        """What a function makes of every row: lazy if the rows are."""
+        names = column_names(X)
+        rows = X.to_dask() if isinstance(X, FeatureStore) else as_arrays(X)
+        if is_lazy(rows):
+            check_width(self, rows, names=names)
+            return map_lazily(rows, function, self.block_rows, purpose)
+        features = check_features(self, rows, reset=False)
+        found = np.empty((len(features), function.columns), function.dtype)
+        for block in canonical_blocks(len(features), self.block_rows):
+            found[block] = function(features[block], block.start)
+        return found
 
-    def learned_codes(self, y: Any) -> Bytes:
-        """Packed codes of labelled rows: the learned code of each row's label set."""
+    def project(self, X: Any) -> Any:
+        """Real-valued scores whose signs are the bits, (rows, n_bits); lazy if the rows are."""
         check_is_fitted(self)
-        return LookUpLabels(self.groups_, self.label_codes_).of(*group_targets(self, y))
+        return like(X, self._map(X, ScoreRows(self.hash_function_), "project"), "bit")
+
+    def learned_codes(self, y: Any) -> Any:
+        """Packed codes of labelled rows: the learned code of each row's label set.
+
+        Lazy if the labels are.
+        """
+        check_is_fitted(self)
+        codes, labels = LookUpLabels(self.groups_, self.label_codes_), as_arrays(y)
+        if is_lazy(labels):
+            known = SimpleNamespace(classes_=self.classes_, multi_label_=self.multi_label_)
+            found: Any = map_lazily(labels, LabelledRows(known, codes), self.block_rows, "look-up")
+        else:
+            found = codes.of(*group_targets(self, labels))
+        return like(y, found, "byte")
 
     def encode(
         self,
-        store: FeatureStore,
+        X: Any,
         url: str | os.PathLike[str],
         *,
         learned: bool = False,
+        bitorder: BitOrder = "little",
         overwrite: bool = False,
+        ids: Any = None,
         progress: Progress | None = None,
     ) -> CodeStore:
-        """Write the codes of every row of a store to a code store, block by block.
+        """Write the codes of every row of a store, or of an array, to a code store.
 
-        ``learned`` writes the learned codes of the rows' labels instead of hashing their features.
-        The same call completes one that was interrupted, and later encodes only what has changed in
-        the store; codes of another model are only replaced with ``overwrite``.
+        Of a store, ``learned`` writes the learned codes of the rows' labels instead of hashing
+        their features. The same call completes one that was interrupted, and later encodes only
+        what has changed in the store; codes of another model are only replaced with ``overwrite``.
+        ``bitorder`` is as in :meth:`transform`; the code store remembers it.
+
+        Of a Dask array and all that is taken as one, each chunk is computed once, and its codes are
+        written where they are. ``ids`` may name its rows; a store has its own.
         """
-        return self.update_codes(store, url, learned, overwrite, progress)[0]
+        if isinstance(X, FeatureStore):
+            if ids is not None:
+                raise InputError(f"{X.url} holds its own ids; pass none beside it")
+            return self.update_codes(X, url, learned, overwrite, progress, bitorder=bitorder)[0]
+        if learned:
+            raise LabelError(
+                "an array has no labels to look codes up by; pass the FeatureStore that has, or "
+                "take learned_codes(y)"
+            )
+        codes, n_bits = self._hash(X, bitorder), self.hash_function_.n_bits
+        known = {"n_bits": n_bits, "model": self.fingerprint_, "ids": ids, "bitorder": bitorder}
+        if not is_lazy(codes):
+            return CodeStore.create(url, codes, overwrite=overwrite, **known)
+        with reporting(progress):
+            return write_lazy_codes(codes, url, overwrite=overwrite, **known)
 
     def update_codes(
         self,
@@ -381,14 +435,17 @@ class SADIH(
         learned: bool = False,
         overwrite: bool = False,
         progress: Progress | None = None,
+        *,
+        bitorder: BitOrder = "little",
     ) -> tuple[CodeStore, int]:
         """As :meth:`encode`; return also how many rows had to be encoded."""
         check_is_fitted(self)
+        check_bitorder(bitorder)
         check_width(self, store)
-        encoder: HashRows | LookUpLabels = HashRows(self.hash_function_)
+        encoder: HashRows | LookUpLabels = HashRows(self.hash_function_, bitorder)
         if learned:
-            known = self.groups_, self.label_codes_, self.classes_, self.class_names_
-            encoder = LookUpLabels.in_store(*known, store)
+            codes = reorder(self.label_codes_, "little", bitorder)
+            encoder = LookUpLabels.in_store(self.groups_, codes, Vocabulary(self.classes_), store)
         with reporting(progress):
             return write_codes(
                 store,
@@ -397,19 +454,29 @@ class SADIH(
                 n_bits=self.hash_function_.n_bits,
                 model=self.fingerprint_,
                 block_rows=self.block_rows,
+                bitorder=bitorder,
                 overwrite=overwrite,
             )
 
     def score(self, X: Any, y: Any) -> float:
-        """Mean average precision of these rows as queries over the rows learned from.
+        """Mean average precision of these rows looked up among each other, by their hashed codes.
 
-        The database carries its learned codes, the queries are hashed; relevant is what shares a
-        label. Ties in distance are averaged over all orders. Costs rows x label groups.
+        Relevant is what shares a label, also one that the model does not know; rows without any
+        partner are left out. Rows that were not learned from tell what the codes are worth. Of more
+        than 10,000 rows so many are drawn, always the same. Ties in distance are averaged over all
+        orders. `evaluate_model` has the other protocols.
         """
-        codes = self._hash(X)
-        counts = known_statistics(self, self.multi_label_).counts
-        database = self.label_codes_, self.groups_, counts, self.hash_function_.n_bits
-        return mean_average_precision(group_histograms(codes, group_targets(self, y), *database))
+        codes, labels = in_memory(self._hash(X)), as_targets(in_memory(y)).labels
+        if labels.shape[0] != len(codes):
+            raise LabelError(
+                f"X has {len(codes)} rows but y has {labels.shape[0]}; both must describe the same "
+                "rows"
+            )
+        groups, ids = group_rows(labels)
+        drawn = sample_queries(len(codes), MAX_QUERIES)
+        n_bits = self.hash_function_.n_bits
+        found = histograms_within(codes[drawn], (groups, ids[drawn]), np.arange(len(drawn)), n_bits)
+        return mean_average_precision(found)
 
     @property
     def label_groups_(self) -> sp.csr_array:
@@ -437,7 +504,7 @@ class SADIH(
 
         ``path`` may be a URL (``s3://bucket/m.sadih``), with ``storage_options`` for its library.
         Without ``statistics`` the file is small, and the loaded model hashes but cannot
-        `partial_fit`, `forget` or `score`. With ``since``, the version that a file had
+        `partial_fit` or `forget`. With ``since``, the version that a file had
         (`files.file.locate(path).version()`), a later one is not replaced: ConflictError.
         """
         check_is_fitted(self)

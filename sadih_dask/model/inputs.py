@@ -6,6 +6,7 @@ rows, as users write them.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,12 +15,16 @@ import scipy.sparse as sp
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import validate_data
 
-from sadih_dask.compute.rows import ArrayRows, LazyRows, Rows, StoreRows
+from sadih_dask.compute.encode import LookUpLabels
+from sadih_dask.compute.lazy import refuse_sparse
+from sadih_dask.compute.rows import ArrayRows, LazyRows, Rows, StoreRows, classes_of
 from sadih_dask.compute.run import is_lazy
 from sadih_dask.errors import Argument, DtypeError, InputError, LabelError, Remedy
+from sadih_dask.learning.classes import Targets, Vocabulary, renumbering
 from sadih_dask.learning.encoders import HashFunction
-from sadih_dask.learning.labels import LabelGroups, as_rows, group_rows
+from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.statistics import Statistics, check_finite, compute_dtype
+from sadih_dask.model.collections import as_arrays, column_names
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.coverage import Coverage
 from sadih_dask.types import Array, Ints
@@ -33,7 +38,6 @@ class Learner(Protocol):
     block_rows: int
     random_state: Any
     classes_: Array
-    class_names_: tuple[str, ...]
     multi_label_: bool
     n_features_in_: int
     statistics_: Statistics | None
@@ -44,14 +48,23 @@ class Learner(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """Validated rows, the names behind their label numbers, and whether labels are multi-hot.
+    """Validated rows, and the classes behind their label numbers.
 
-    ``classes`` is None where class numbers are only known once the rows have been read.
+    vocabulary   None where classes are known once the rows have been read, are numbers without
+                 names, or columns that stand for themselves
+    multi_label  None where only the rows can tell
+    groups       the label sets behind the numbers, where each stands for a set of labels
     """
 
     rows: Rows
-    classes: Array | None
-    multi_label: bool
+    vocabulary: Vocabulary | None
+    multi_label: bool | None
+    groups: LabelGroups | None = None
+
+    @property
+    def label_columns(self) -> int | None:
+        """Columns of multi-hot labels."""
+        return self.rows.label_columns if self.groups is None else self.groups.n_classes
 
 
 def open_rows(
@@ -61,46 +74,79 @@ def open_rows(
     *,
     reset: bool,
     first: int = 0,
-    classes: Array | None = None,
+    within: Vocabulary | None = None,
 ) -> Opened:
     """Validate labelled rows; ``reset`` takes note of their columns, else they are compared.
 
-    ``classes`` are the only ones that rows in memory may have. A store is read from row ``first``.
+    ``within`` are the only classes that rows in memory may have, and they get its numbers. A store
+    is read from row ``first``.
     """
-    if isinstance(X, FeatureStore) or is_lazy(X):
-        if y is not None and isinstance(X, FeatureStore):
+    names, X = column_names(X), as_arrays(X)
+    if isinstance(X, FeatureStore):
+        if y is not None:
             raise LabelError(f"{X.url} holds its own labels; pass no y beside it")
         check_width(model, X, reset=reset)
-        rows = StoreRows.of(X, first) if isinstance(X, FeatureStore) else LazyRows.of(X, y)
-        columns = rows.label_columns
-        if columns is None:
-            return Opened(rows, None, False)
-        return Opened(rows, _label_columns(model, columns, reset), True)
-    y = as_targets(y)
-    features = check_features(model, X, reset=reset)
-    if y.shape[0] != len(features):
-        raise LabelError(
-            f"X has {len(features)} rows but y has {y.shape[0]}; both must describe the same rows"
-        )
-    if is_multi_label(y):
-        labels = as_rows(y) if sp.issparse(y) else y
-        return Opened(ArrayRows(features, labels), _label_columns(model, y.shape[1], reset), True)
-    if classes is None:
-        classes = class_names(y)
-        if not reset:
-            classes = join_classes(model.classes_, classes)
-    return Opened(ArrayRows(features, class_numbers(y, classes)), classes, False)
-
-
-def _label_columns(model: Learner, columns: int, reset: bool) -> Ints:
+        stored = StoreRows.of(X, first)
+        opened = Opened(stored, classes_of(X), stored.label_columns is not None)
+    elif is_lazy(X):
+        check_width(model, X, reset=reset, names=names)
+        opened = _open_lazily(model, X, y, within)
+    else:
+        features = check_features(model, X, reset=reset)
+        given = _given_targets(model, y, within)
+        if given.labels.shape[0] != len(features):
+            raise LabelError(
+                f"X has {len(features)} rows but y has {given.labels.shape[0]}; both must describe "
+                "the same rows"
+            )
+        opened = Opened(ArrayRows(features, given.labels), given.vocabulary, given.multi_label)
     if not reset:
-        _check_form(model, multi_label=True)
-    if not reset and columns != len(model.classes_):
+        _check_comparable(model, opened)
+    return opened
+
+
+def _open_lazily(model: Learner, X: Any, y: Any, within: Vocabulary | None) -> Opened:
+    """Lazy rows, with labels that are lazy as well or in memory."""
+    columns = column_names(y)
+    labels = as_arrays(y, lengths=True)
+    if is_lazy(labels):
+        refuse_masked(labels, "y")
+        if labels.ndim == 2 and labels.shape[1] == 1:
+            labels, columns = labels[:, 0], None
+        rows = LazyRows.of(X, labels, model.block_rows)
+        named = None if columns is None else Vocabulary.of_names(list(map(str, columns.columns)))
+        return Opened(rows, named, True if labels.ndim == 2 else None)
+    given = _given_targets(model, labels, within)
+    if not given.multi_label:
+        rows = LazyRows.of(X, given.labels, model.block_rows)
+        return Opened(rows, given.vocabulary, False)
+    groups, ids = group_rows(given.labels)  # a number goes to workers for each row, not a row
+    return Opened(LazyRows.of(X, ids, model.block_rows), given.vocabulary, True, groups)
+
+
+def _given_targets(model: Learner, y: Any, within: Vocabulary | None) -> Targets:
+    given = as_targets(y)
+    if within is None:
+        return given
+    _check_form(model, given.multi_label)
+    return Targets(given.within(within), within)
+
+
+def _check_comparable(model: Learner, opened: Opened) -> None:
+    """Refuse labels that could not be merged with those that are known, before rows are read."""
+    if opened.multi_label is None:
+        return
+    _check_form(model, opened.multi_label)
+    columns, known = opened.label_columns, Vocabulary(model.classes_)
+    if opened.vocabulary is not None:
+        known.joined(opened.vocabulary)
+    elif columns is None:
+        renumbering(known, None)
+    elif columns != len(known):
         raise LabelError(
-            f"y has {columns} columns but the model knows {len(model.classes_)} labels; "
-            "multi-hot labels keep the columns of the first fit"
+            f"y has {columns} columns but the model knows {len(known)} labels; multi-hot labels "
+            "keep the columns of the first fit"
         )
-    return np.arange(columns)
 
 
 def check_features(model: Learner, X: Any, *, reset: bool) -> Array:
@@ -119,15 +165,24 @@ def check_features(model: Learner, X: Any, *, reset: bool) -> Array:
     return features
 
 
-def check_width(model: Learner, X: Any, *, reset: bool = False) -> None:
-    """Compare the columns of rows that are not in memory."""
+def check_width(model: Learner, X: Any, *, reset: bool = False, names: Any = None) -> None:
+    """Compare the columns of rows that are not in memory.
+
+    ``names`` is a data frame that has their names, if there are any.
+    """
     refuse_masked(X, "X")
-    if sp.issparse(getattr(X, "_meta", None)):
-        raise DtypeError("X has sparse blocks, but dense data is required; densify them first")
+    refuse_sparse(getattr(X, "_meta", None))
+    if is_lazy(X):
+        compute_dtype(X.dtype)  # refuses what is not a number
     shape = X.shape("features") if isinstance(X, FeatureStore) else X.shape
     if len(shape) != 2:
         raise InputError(f"X has shape {shape}; expected (rows, columns)")
-    if reset:
+    if names is not None:
+        try:
+            validate_data(model, names, reset=reset, skip_check_array=True)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+    elif reset:
         model.n_features_in_ = int(shape[1])
         if hasattr(model, "feature_names_in_"):
             del model.feature_names_in_
@@ -169,117 +224,66 @@ def _check_form(model: Learner, multi_label: bool) -> None:
 
 def group_targets(model: Learner, y: Any) -> tuple[LabelGroups, Ints]:
     """Label groups of targets in the form that the model knows."""
-    y = as_targets(y)
-    _check_form(model, multi_label := is_multi_label(y))
-    if multi_label:
-        return group_rows(y, len(_label_columns(model, y.shape[1], reset=False)))
-    return group_rows(class_numbers(y, model.classes_), len(model.classes_))
+    given = as_targets(y)
+    _check_form(model, given.multi_label)
+    return group_rows(given.within(Vocabulary(model.classes_)), len(model.classes_))
 
 
-def as_targets(y: Any) -> Any:
-    """An array or a sparse matrix of whatever array-like was given."""
+@dataclass(frozen=True, eq=False)
+class LabelledRows:
+    """Learned codes of lazy rows by their labels, in the form that a model knows.
+
+    known  the model's classes and whether it has several labels a row, under its names for them
+    """
+
+    known: Any
+    codes: LookUpLabels
+
+    dtype = np.dtype(np.uint8)
+
+    @property
+    def columns(self) -> int:
+        """Bytes of a code."""
+        return int(self.codes.label_codes.shape[1])
+
+    def __call__(self, labels: Any, first_row: int) -> Array:
+        """Packed codes of a block."""
+        try:
+            groups, ids = group_targets(self.known, labels)
+        except LabelError as error:  # which counts the rows of the block
+            last = first_row + len(labels) - 1
+            raise LabelError(f"in rows {first_row} to {last} of y: {error}") from error
+        return self.codes.of(groups, ids, first_row)
+
+
+def as_targets(y: Any) -> Targets:
+    """Labels of whatever array-like was given, in numbers."""
+    if isinstance(y, Targets):
+        return y
     if y is None:
         raise LabelError(
             "SADIH requires y to be passed, but the target y is None: codes follow labels"
         )
     refuse_masked(y, "y")
-    try:
-        values: Any = y if sp.issparse(y) else np.asarray(y)
-    except ValueError as error:
-        raise LabelError(
-            "y holds lists of unequal length; for several labels a row pass a 0/1 matrix, for "
-            "example from sklearn.preprocessing.MultiLabelBinarizer"
-        ) from error
-    if values.ndim not in (1, 2):
-        raise LabelError(f"y has shape {values.shape}; expected (rows,) or (rows, classes)")
-    if sp.issparse(y) and values.ndim == 1:
-        raise LabelError(
-            "y is a sparse vector, in which class 0 and no class look alike; pass a dense one"
-        )
-    if 0 in values.shape[1:]:
-        raise LabelError(f"y has shape {values.shape}, without a column; expected class columns")
-    return values
+    if getattr(y, "shape", ())[1:] == (1,) and not sp.issparse(y):
+        y = column_or_1d(y, warn=True)
+    return Targets.of(y)
 
 
-def is_multi_label(y: Any) -> bool:
-    """Whether targets are a multi-hot matrix rather than one class per row."""
-    return sp.issparse(y) or (y.ndim == 2 and y.shape[1] > 1)
+def stored_targets(store: FeatureStore, labels: Array) -> Targets:
+    """Labels as a store has them."""
+    known = classes_of(store)
+    return Targets.of(labels) if known is None and labels.ndim == 1 else Targets(labels, known)
 
 
-def class_names(y: Any) -> Array:
-    """Distinct class names of one-class-per-row targets, sorted."""
-    names: Array = np.unique(_column(y))
-    return names
-
-
-def join_classes(known: Array, new: Array) -> Array:
-    """Both sets of class names, sorted; names and numbers do not mix."""
-    if (known.dtype.kind in "SU") != (new.dtype.kind in "SU"):
-        raise LabelError(
-            f"the known classes are like {known[0]!r} and the new ones like {new[0]!r}; "
-            "use class names or class numbers throughout"
-        )
-    joined = np.union1d(known, new)
-    if _has_unlabelled(joined):
-        raise LabelError(
-            f"-1 marks rows without a label in scikit-learn, not a class, and here it is beside "
-            f"{len(joined) - 1} other classes; drop its rows or give them a class"
-        )
-    return joined
-
-
-def class_numbers(y: Any, classes: Array) -> Ints:
-    """Position of every target in ``classes``."""
-    values = _column(y)
-    place = np.searchsorted(classes, values).clip(max=max(len(classes) - 1, 0))
-    unknown = np.flatnonzero(classes[place] != values) if len(classes) else np.arange(len(values))
-    if len(unknown):
-        row = int(unknown[0])
-        raise LabelError(
-            f"the label of row {row} is {values[row]!r}, which is none of the {len(classes)} known "
-            f"classes ({len(unknown)} such rows); fit or partial_fit rows of that class first"
-        )
-    return place.astype(np.int64)
-
-
-def _column(y: Array) -> Array:
-    """One-dimensional targets of one comparable kind, without missing ones."""
-    if y.dtype.kind not in "biufOSU":
-        raise LabelError(f"y has dtype {y.dtype}; expected class names or class numbers")
-    values: Array = column_or_1d(y, warn=True)
-    if values.dtype.kind == "f":
-        _refuse_rows(np.isnan(values), values, "Input y contains NaN")
-        _refuse_rows(np.isinf(values), values, "Input y contains infinity")
-        _refuse_rows(
-            values != np.floor(values), values, "Unknown label type: continuous targets in y"
-        )
-    elif values.dtype.kind == "O":
-        _refuse_rows(
-            np.array([not isinstance(v, str | int | np.bool_ | np.integer) for v in values], bool),
-            values,
-            "y holds something that is neither a class name nor a class number",
-        )
-        if len({isinstance(v, str) for v in values}) > 1:
-            raise LabelError("y mixes class names and class numbers; use one kind")
-        values = np.asarray(list(values))
-    if _has_unlabelled(values):
-        _refuse_rows(
-            values == -1, values, "-1 marks rows without a label in scikit-learn, not a class"
-        )
-    return values
-
-
-def _has_unlabelled(values: Array) -> bool:
-    """Whether -1 is beside two or more other classes: so scikit-learn marks unlabelled rows."""
-    if values.dtype.kind not in "if" or len(values) == 0 or values.min() != -1:
-        return False
-    return len(np.unique(values)) > 2
-
-
-def _refuse_rows(bad: Array, values: Array, what: str) -> None:
-    rows = np.flatnonzero(bad)
-    if len(rows):
-        raise LabelError(
-            f"{what} (row {rows[0]}: {values[rows[0]]!r}, {len(rows)} such rows); "
-            "drop these rows or give them a class"
+def warn_of_tags(classes: Array) -> None:
+    """Warn of class names that look like several tags each."""
+    if (mark := Vocabulary(classes).separator()) is not None:
+        shown = next(name for name in map(str, classes) if mark in name)
+        warnings.warn(
+            f"most of the {len(classes)} classes are several tags with {mark!r} between them, such "
+            f"as {shown!r}, and two rows are only similar if they have all of them in common. For "
+            f"several labels a row pass lists of tags: [tags.split({mark!r}) for tags in y]",
+            UserWarning,
+            stacklevel=2,
         )

@@ -13,7 +13,8 @@ import numpy as np
 from sadih_dask.compute.reduction import part_of
 from sadih_dask.errors import FormatError
 from sadih_dask.files.archive import read_archive, write_archive
-from sadih_dask.learning.encoders import HashFunction, Opening
+from sadih_dask.learning.classes import Vocabulary
+from sadih_dask.learning.encoders import SHARPNESS, HashFunction, Opening
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.objective import Objective, Record, Trace
@@ -23,7 +24,8 @@ from sadih_dask.stores.coverage import Coverage
 from sadih_dask.types import Array, Bytes
 
 KIND = "sadih-model"
-VERSION = 3
+VERSION = 4
+READABLE = (2, 3, VERSION)
 STATISTICS = ("counts", "mean", "sums", "gram")
 
 
@@ -33,12 +35,11 @@ class Model:
 
     parameters     the estimator's constructor arguments
     seed           what its random numbers come from
-    classes        class names, (c,)
+    classes        names or values of the classes, (c,)
     multi_label    whether labels came as a multi-hot matrix
     label_codes    packed code of each label group
     statistics     of the rows learned from; None for a model that only encodes
     coverage       the store they come from; None if they came from elsewhere
-    class_names    of the store, label 0 first, if ``classes`` are its numbers and it has names
     """
 
     parameters: dict[str, Any]
@@ -53,7 +54,6 @@ class Model:
     trace: Trace
     statistics: Statistics | None
     coverage: Coverage | None = None
-    class_names: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -113,8 +113,6 @@ def write_model(
     }
     if model.feature_names is not None:
         meta["feature_names"] = [str(name) for name in model.feature_names]
-    if model.class_names:
-        meta["class_names"] = list(model.class_names)
     if (anchors := function.anchor_map) is not None:
         meta["sigma"] = anchors.sigma
         arrays |= {"anchors": anchors.anchors, "anchors.centre": anchors.centre}
@@ -130,12 +128,12 @@ def read_model(
     url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> Model:
     """Read a model file; what does not fit together is an error, not a surprise later."""
-    meta, arrays = read_archive(url, KIND, VERSION, storage_options=storage_options)
+    meta, arrays = read_archive(url, KIND, *READABLE, storage_options=storage_options)
     try:
         _check_dtypes(arrays)
         model = _assemble(meta, arrays)
         _check_shapes(model)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
         raise FormatError(
             f"{os.fspath(url)} is not a whole model: {error!r}. Write it anew with SADIH.save"
         ) from error
@@ -144,15 +142,17 @@ def read_model(
 
 def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
     classes = arrays["classes"]
+    if names := meta.get("class_names"):  # version 2: where classes were the numbers of a store
+        classes = Vocabulary.of_names(names).values[classes]
     groups = LabelGroups(arrays["groups.indptr"], arrays["groups.indices"], len(classes))
     anchor_map = None
     if "anchors" in arrays:
         anchor_map = AnchorMap(arrays["anchors"], arrays["anchors.centre"], float(meta["sigma"]))
     statistics = None
     if "statistics.gram" in arrays:
-        sample = Sample.from_arrays(
-            part_of(arrays, "sample"), len(groups), len(arrays["projection"])
-        )
+        width, sampled = len(arrays["projection"]), part_of(arrays, "sample")
+        # Models of versions 2 and 3 have no sample, and what they are solved to is not judged.
+        sample = Sample.from_arrays(sampled, len(groups), width) if sampled else Sample.empty(width)
         counts, mean, sums, gram = (arrays[f"statistics.{name}"] for name in STATISTICS)
         statistics = Statistics(groups, counts, mean, sums, gram, sample)
     opening = None
@@ -160,7 +160,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
         weight = float(arrays["opening.weight"][()])
         opening = Opening(arrays["opening"], arrays["opening.offset"], weight)
     coverage = Coverage.from_json(meta["coverage"]) if "coverage" in meta else None
-    names = meta.get("feature_names")
+    feature_names = meta.get("feature_names")
     records = tuple(
         Record(int(restart), int(iteration), str(step), Objective(*terms))
         for restart, iteration, step, terms in meta["trace"]["records"]
@@ -169,7 +169,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
         parameters=dict(meta["parameters"]),
         seed=int(meta["seed"]),
         n_features_in=int(meta["n_features_in"]),
-        feature_names=None if names is None else np.asarray(names, dtype=object),
+        feature_names=None if feature_names is None else np.asarray(feature_names, dtype=object),
         classes=classes,
         multi_label=bool(meta["multi_label"]),
         groups=groups,
@@ -179,13 +179,12 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
             arrays["projection"],
             arrays["offset"],
             arrays.get("mixture"),
-            float(meta["sharpness"]),
+            float(meta.get("sharpness", SHARPNESS)),
             opening,
         ),
         trace=Trace(records, int(meta["trace"]["best"]), int(meta["trace"]["kept_iteration"])),
         statistics=statistics,
         coverage=coverage,
-        class_names=tuple(str(name) for name in meta.get("class_names", ())),
     )
 
 

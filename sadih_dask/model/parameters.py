@@ -145,6 +145,9 @@ MAX_QUERIES = 10_000
 """Queries that an evaluation looks up unless told otherwise: their standard error is 0.005 at most,
 and all of a large collection would take queries x rows."""
 
+CLASS_FOLDS = 4
+"""Parts of the classes that an evaluation leaves out in turn, to look them up as unseen ones."""
+
 DEFAULT_GRID: dict[str, tuple[float, ...]] = {
     "ridge": (1e-5, 1e-3, 1e-1),
     "sharpness": (1.0, 2.0, 4.0),

@@ -15,16 +15,24 @@ import numpy as np
 from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.checkpoint import Checkpoint
 from sadih_dask.compute.memory import MemoryPlan, check_scan
-from sadih_dask.compute.reduction import FoldReduction, Folds, Reduction, SampledRows
-from sadih_dask.compute.rows import Rows
+from sadih_dask.compute.reduction import Discovered, FoldReduction, Folds, Reduction, SampledRows
+from sadih_dask.compute.rows import ArrayRows, Rows
 from sadih_dask.compute.run import nobody, reporting
 from sadih_dask.compute.scan import scan
 from sadih_dask.errors import LabelError
 from sadih_dask.files.redaction import redact
+from sadih_dask.learning.classes import Vocabulary
 from sadih_dask.learning.features import SAMPLE_ROWS, AnchorMap, sample_rows
 from sadih_dask.learning.randomness import draw_seed, generator
 from sadih_dask.learning.statistics import Statistics, check_finite
-from sadih_dask.model.inputs import Learner, Opened, known_statistics, open_rows
+from sadih_dask.model.inputs import (
+    Learner,
+    Opened,
+    known_statistics,
+    open_rows,
+    stored_targets,
+    warn_of_tags,
+)
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.coverage import Coverage, Difference
 from sadih_dask.stores.features import LEARNED_FROM
@@ -40,11 +48,10 @@ CheckpointLike: TypeAlias = Checkpoint | str | os.PathLike[str] | None
 class Scanned:
     """What a pass over rows leaves: all that a model is solved from.
 
-    classes      names of the labels, in the order of their numbers in the statistics
+    classes      names or values of the classes, in the order of their numbers in the statistics
     multi_label  whether labels came as a multi-hot matrix
     seed         what anchors were drawn from, and starting codes will be
     coverage     the rows of a store that are in the statistics; None if there are others
-    class_names  of the store, label 0 first, if it has any
     n_rows_loaded   rows that were not read, because a checkpoint had what they come to
     """
 
@@ -54,7 +61,6 @@ class Scanned:
     anchor_map: AnchorMap | None
     seed: int
     coverage: Coverage | None = None
-    class_names: tuple[str, ...] = ()
     n_rows_loaded: int = 0
 
     def check_classes(self) -> None:
@@ -72,9 +78,12 @@ def scan_rows(model: Learner, X: Any, y: Any, checkpoint: CheckpointLike = None)
     seed = draw_seed(model.random_state)
     _, sample = plan_scan(model, opened.rows, seed)
     anchor_map = draw_anchors(model, opened.rows, sample, seed)
-    reduction = _reduction(model, opened.classes, anchor_map)
+    reduction = _reduction(model, opened, anchor_map)
     found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
-    return _settled(found, opened, anchor_map, seed, _covering(X), _names((), X), n_loaded)
+    found, opened = _discovered(found, opened)
+    scanned = _settled(found, opened, anchor_map, seed, _covering(X), n_loaded)
+    warn_of_tags(scanned.classes)
+    return scanned
 
 
 def scan_more(
@@ -85,23 +94,26 @@ def scan_more(
     checkpoint: CheckpointLike = None,
 ) -> Scanned:
     """Read rows, those of a store from ``first`` on, and add them to what the model knows."""
-    names = _names(model.class_names_, X)
+    known_statistics(model, model.multi_label_)
     opened = open_rows(model, X, y, reset=False, first=first)
-    known = _known_as(model, opened)
+    known = known_scan(model)
     anchor_map = model.hash_function_.anchor_map
     sample = _sample(model, opened.rows, SAMPLE_ROWS, model.seed_)
     n_anchors = None if anchor_map is None else anchor_map.n_features
-    check_scan(opened.rows, model.block_rows, n_anchors, sample, len(known.groups))
-    reduction = _reduction(model, opened.classes, anchor_map)
-    added, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
-    return _settled(known.merge(added), opened, anchor_map, model.seed_, None, names, n_loaded)
+    check_scan(opened.rows, model.block_rows, n_anchors, sample, len(known.statistics.groups))
+    reduction = _reduction(model, opened, anchor_map)
+    found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
+    found, opened = _discovered(found, opened)
+    added = _settled(found, opened, anchor_map, model.seed_, None, n_loaded)
+    known_statistics(model, added.multi_label)
+    if opened.multi_label and opened.vocabulary is None:  # columns that stand for themselves
+        added = replace(added, classes=known.classes)
+    return _merged(known, added, opened.vocabulary)
 
 
 def scan_removed(model: Learner, X: Any, y: Any, coverage: Coverage | None = None) -> Scanned:
     """Read rows, and take them out of what the model knows."""
-    names = _names(model.class_names_, X)
-    known = replace(known_scan(model), coverage=coverage, class_names=names)
-    return _without(model, known, X, y)
+    return _without(model, replace(known_scan(model), coverage=coverage), X, y)
 
 
 def scan_change(
@@ -126,7 +138,7 @@ def scan_change(
             features, labels = (
                 store.take_deleted(name, number, part) for name in ("features", "labels")
             )
-            scanned = _without(model, scanned, features, labels)
+            scanned = _without(model, scanned, features, stored_targets(store, labels))
     return replace(scanned, coverage=coverage.renumbered(store, change))
 
 
@@ -134,21 +146,31 @@ def known_scan(model: Learner) -> Scanned:
     """What the model knows, as if it had just been read."""
     known = known_statistics(model, model.multi_label_)
     kept = model.classes_, model.multi_label_, model.hash_function_.anchor_map, model.seed_
-    return Scanned(known, *kept, model.coverage_, model.class_names_)
+    return Scanned(known, *kept, model.coverage_)
 
 
 def _without(model: Learner, scanned: Scanned, X: Any, y: Any) -> Scanned:
     """What is left when rows are taken out."""
-    opened = open_rows(model, X, y, reset=False, classes=scanned.classes)
-    known_statistics(model, opened.multi_label)  # or an error: labels of the other form
-    reduction = _reduction(model, scanned.classes, scanned.anchor_map)
+    classes = Vocabulary(scanned.classes)
+    opened = open_rows(model, X, y, reset=False, within=classes)
+    reduction = _reduction(model, opened, scanned.anchor_map)
     with reporting(nobody):  # few rows, and not those that are counted
-        removed, _ = scan(opened.rows, reduction)
-    left, classes = scanned.statistics.without(removed), scanned.classes
-    if not opened.multi_label:  # classes that have lost their last row are gone
+        found, opened = _discovered(scan(opened.rows, reduction)[0], opened)
+    removed = _settled(found, opened, scanned.anchor_map, scanned.seed)
+    known_statistics(model, removed.multi_label)  # or an error: labels of the other form
+    place = classes.find(Vocabulary(removed.classes))
+    if opened.multi_label and opened.vocabulary is None:
+        place = np.arange(len(classes))
+    elif np.any(place < 0):
+        raise LabelError(
+            f"the class {removed.classes[place < 0][0]!r} is none of the {len(classes)} known "
+            "classes; only rows that were put in can be taken out"
+        )
+    left = scanned.statistics.without(removed.statistics.relabel(place, len(classes)))
+    if not scanned.multi_label:  # classes that have lost their last row are gone
         left, kept = left.compact()
-        classes = classes[kept]
-    return replace(scanned, statistics=left, classes=classes)
+        classes = classes.take(kept)
+    return replace(scanned, statistics=left, classes=classes.values)
 
 
 @dataclass(frozen=True)
@@ -193,18 +215,20 @@ def scan_folds(
     sizes = {name: getattr(folding, name) for name in ("n_folds", "n_queries", "n_bits")}
     _, sample = plan_scan(model, opened.rows, seed, **sizes)
     anchor_map = draw_anchors(model, opened.rows, sample, seed)
-    reduction = FoldReduction(_reduction(model, opened.classes, anchor_map), folds, queries)
+    reduction = FoldReduction(_reduction(model, opened, anchor_map), folds, queries)
     found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
+    found, opened = _discovered(found, opened)
     fold_of = folds.of_rows(found.sample.rows)
     folded = Folded(
         tuple(s for s in found.folds if s is not None),
         tuple(found.sample.take(fold_of == fold) for fold in range(folding.n_folds)),
         anchor_map,
-        opened.multi_label,
+        bool(opened.multi_label),
         seed,
     )
-    known = _covering(X), _names((), X)
-    return _settled(found.total, opened, anchor_map, seed, *known, n_loaded), folded
+    scanned = _settled(found.total, opened, anchor_map, seed, _covering(X), n_loaded)
+    warn_of_tags(scanned.classes)
+    return scanned, folded
 
 
 def draw_folds(n_rows: int, folding: Folding) -> tuple[Folds, Ints]:
@@ -222,7 +246,8 @@ def plan_scan(model: Learner, rows: Rows, seed: int, **folds: int) -> tuple[Memo
     """
     sample = _sample(model, rows, max(SAMPLE_ROWS, model.anchors or 0), seed)
     n_anchors = None if model.anchors is None else min(model.anchors, len(sample))
-    return check_scan(rows, model.block_rows, n_anchors, sample, **folds), sample
+    draw = n_anchors is not None
+    return check_scan(rows, model.block_rows, n_anchors, sample, draw=draw, **folds), sample
 
 
 def draw_anchors(model: Learner, rows: Rows, sample: Ints, seed: int) -> AnchorMap | None:
@@ -246,8 +271,11 @@ def _sample(model: Learner, rows: Rows, size: int, seed: int) -> Ints:
     return sample_rows(rows.n_rows, size, model.block_rows, generator(seed, "sample"))
 
 
-def _reduction(model: Learner, classes: Array | None, anchor_map: AnchorMap | None) -> Reduction:
-    return Reduction(model.block_rows, None if classes is None else len(classes), anchor_map)
+def _reduction(model: Learner, opened: Opened, anchor_map: AnchorMap | None) -> Reduction:
+    n_classes = opened.rows.label_columns
+    if isinstance(opened.rows, ArrayRows) and opened.vocabulary is not None:
+        n_classes = len(opened.vocabulary)
+    return Reduction(model.block_rows, n_classes, anchor_map)
 
 
 def _covering(X: Any) -> Coverage | None:
@@ -256,36 +284,42 @@ def _covering(X: Any) -> Coverage | None:
     return Coverage.of(X, LEARNED_FROM, redact(X.url))
 
 
-def _names(known: tuple[str, ...], X: Any) -> tuple[str, ...]:
-    """Names of the classes, label 0 first, with those of a store that is learned from too."""
-    names = X.class_names if isinstance(X, FeatureStore) else ()
-    for number, (own, other) in enumerate(zip(known, names, strict=False)):
-        if own != other:
-            raise LabelError(
-                f"class {number} is {own!r} to the model and {other!r} in {X.url}; ingest the rows "
-                "with the class names that the model knows, in the same order"
-            )
-    return max(known, names, key=len)
+def _discovered(found: Any, opened: Opened) -> tuple[Any, Opened]:
+    """The result of a scan, and rows with the classes that it may have discovered."""
+    if not isinstance(found, Discovered):
+        return found, opened
+    vocabulary = found.vocabulary
+    if opened.groups is not None:
+        return found.partial.regroup(opened.groups.take(vocabulary.values)), opened
+    if opened.vocabulary is not None:  # then their numbers are what was read
+        vocabulary = opened.vocabulary.take(vocabulary.values)
+    return found.partial, Opened(opened.rows, vocabulary, found.multi_label)
 
 
 def _settled(found: Statistics, opened: Opened, *known: Any) -> Scanned:
-    """Give every class that was found a number of its own, where numbers came from the data."""
-    classes = opened.classes
-    if classes is None:
-        found, classes = found.compact()
-    return Scanned(found, classes, opened.multi_label, *known)
-
-
-def _known_as(model: Learner, opened: Opened) -> Statistics:
-    """Statistics so far, labels numbered as in the new rows, or by the classes themselves."""
-    known = known_statistics(model, opened.multi_label)
-    if opened.multi_label:
-        return known
-    if opened.classes is not None:
-        return known.relabel(np.searchsorted(opened.classes, model.classes_), len(opened.classes))
-    if model.classes_.dtype.kind not in "iu":
+    """Keep the classes that rows have, in the order of their numbers; columns are kept all."""
+    vocabulary, kept = opened.vocabulary, np.arange(found.groups.n_classes)
+    if not opened.multi_label:
+        found, kept = found.compact()
+    if vocabulary is not None and len(kept) and kept[-1] >= len(vocabulary):
         raise LabelError(
-            f"the model knows classes like {model.classes_[0]!r} and the new rows have class "
-            "numbers; use one kind throughout"
+            f"rows have the label {kept[-1]}, but only {len(vocabulary)} classes have names; give "
+            "every class a name"
         )
-    return known.relabel(model.classes_.astype(np.int64), int(model.classes_[-1]) + 1)
+    classes = Vocabulary(kept) if vocabulary is None else vocabulary.take(kept)
+    if not opened.multi_label:
+        classes.check_labelled()
+    return Scanned(found, classes.values, bool(opened.multi_label), *known)
+
+
+def _merged(known: Scanned, added: Scanned, order: Vocabulary | None) -> Scanned:
+    """What both have read, with the classes of both; of a store they are in its order."""
+    one, two = Vocabulary(known.classes), Vocabulary(added.classes)
+    both = one.joined(two, order)
+    if not known.multi_label:
+        both.check_labelled()
+    first, second = (
+        part.statistics.relabel(both.find(names), len(both))
+        for part, names in ((known, one), (added, two))
+    )
+    return replace(added, statistics=first.merge(second), classes=both.values)

@@ -167,7 +167,7 @@ class TaskedSharedLabel(SharedLabel):
             tasks.after("similarity", SharedLabel.sum_sharing, table, operand, start, stop)
             for start, stop in self.blocks()
         ]
-        return np.hstack(tasks.run(columns))
+        return np.hstack(tasks.run_each(columns))
 
 
 def tasked_similarity(groups: LabelGroups, kind: SimilarityKind) -> Similarity:

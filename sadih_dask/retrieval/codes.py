@@ -2,19 +2,21 @@
 
 A code of ``n_bits`` bits is ``ceil(n_bits / 8)`` bytes; bit ``k`` is bit ``k % 8`` of byte
 ``k // 8`` (little bit order), set where the code is +1. These are the bytes that FAISS binary
-indexes take. When ``n_bits`` is not a multiple of 8 the spare bits are zero in every code, so
-Hamming distances are those of the ``n_bits`` bits.
+indexes take. In big bit order, which is NumPy's default, it is bit ``7 - k % 8`` of that byte: what
+is handed out or stored may be so, and everything in between computes with the little order. When
+``n_bits`` is not a multiple of 8 the spare bits are zero in every code, so Hamming distances are
+those of the ``n_bits`` bits.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sadih_dask.errors import DtypeError, InputError
-from sadih_dask.types import Array, Bytes, Ints
+from sadih_dask.types import Array, BitOrder, Bytes, Ints
 
 Words: TypeAlias = NDArray[np.uint64]
 
@@ -24,9 +26,23 @@ def n_bytes(n_bits: int) -> int:
     return -(-n_bits // 8)
 
 
-def pack(codes: Array) -> Bytes:
+def pack(codes: Array, bitorder: BitOrder = "little") -> Bytes:
     """Pack codes (rows, n_bits), positive where a bit is set, into (rows, n_bytes)."""
-    return np.packbits(codes > 0, axis=1, bitorder="little")
+    return np.packbits(codes > 0, axis=1, bitorder=bitorder)
+
+
+_MIRRORED = np.packbits(np.unpackbits(np.arange(256, dtype=np.uint8)).reshape(256, 8)[:, ::-1])
+
+
+def reorder(packed: Bytes, found: BitOrder, wanted: BitOrder) -> Bytes:
+    """Packed codes in another bit order: every byte mirrored, or as it is."""
+    return packed if found == wanted else _MIRRORED[packed]
+
+
+def check_bitorder(bitorder: str) -> None:
+    """Refuse a word that is no bit order."""
+    if bitorder not in get_args(BitOrder):
+        raise InputError(f"bitorder={bitorder!r} is unknown; choose one of {get_args(BitOrder)}")
 
 
 def unpack(packed: Bytes, n_bits: int) -> Bytes:

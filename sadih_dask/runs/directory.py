@@ -44,7 +44,14 @@ from sadih_dask.errors import ConflictError, FormatError, IntegrityError, RunBus
 from sadih_dask.files import conditional
 from sadih_dask.files.checksum import canonical_json, crc32c
 from sadih_dask.files.file import OBJECT_BYTES
-from sadih_dask.files.filesystem import Files, LocalFiles, connect
+from sadih_dask.files.filesystem import (
+    Files,
+    LocalFiles,
+    connect,
+    make_folder,
+    sync_file,
+    sync_folder,
+)
 from sadih_dask.files.lease import WriterLock, is_held
 from sadih_dask.jobs import verify
 from sadih_dask.stores.root import load_json
@@ -95,7 +102,7 @@ class Artefact:
     def begin(self) -> Artefact:
         """Make the folder, where there are folders."""
         if isinstance(self.files, LocalFiles):
-            Path(self.files.path(self.folder)).mkdir(parents=True, exist_ok=True)
+            self.files.make(self.folder)
         return self
 
     @contextlib.contextmanager
@@ -105,6 +112,8 @@ class Artefact:
             folder = Path(self.files.path(self.folder))
             yield folder
             for path in _plain_files(folder):
+                sync_file(path)
+                sync_folder(path.parent)
                 with path.open("rb") as file:
                     digest = hashlib.file_digest(file, "sha256").hexdigest()
                 self.digests[path.relative_to(folder).as_posix()] = digest
@@ -128,19 +137,31 @@ class Artefact:
         record = {"stage": self.stage, "key": self.key, "outputs": outputs, "facts": facts}
         record["digests"] = self.digests
         record["names"] = [name for name in self._names() if name not in (DONE, SCAN)]
+        self.files.sync(self.folder)  # what it says is there has to be there before it
         _write_checked(self.files, f"{self.folder}/{DONE}", record)
-        if isinstance(self.files, LocalFiles):
-            self.files.sync(self.folder)
 
     def done(self) -> dict[str, Any] | None:
         """What `finish` recorded, or None if the work is not finished."""
         try:
-            return _read_checked(self.files, f"{self.folder}/{DONE}")
+            return self._checked(_read_checked(self.files, f"{self.folder}/{DONE}"))
         except FileNotFoundError:
             return None
         except (IntegrityError, FormatError) as error:
             logger.warning("%s; its stage is done again", error)
             return None
+
+    def _checked(self, done: dict[str, Any]) -> dict[str, Any]:
+        """Refuse names that lead out of the folder, and what `finish` does not write."""
+        names, digests = done.get("names"), done.get("digests")
+        if (
+            not isinstance(names, list)
+            or not isinstance(digests, dict)
+            or not isinstance(done.get("outputs"), dict)
+            or not all(_is_name(name) for name in names)
+            or not all(_is_name(part) for path in digests for part in path.split("/"))
+        ):
+            raise IntegrityError(f"{self.files.url}/{self.folder}/{DONE} is not that of a stage")
+        return done
 
     def holds(self, names: Sequence[str]) -> bool:
         """Whether all of these are there."""
@@ -209,7 +230,7 @@ class RunDirectory:
     """Runs and what they have made, in a local folder or behind a URL."""
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
-        self.files = connect(url)
+        self.files = connect(url, follow_links=False)
         self.url = self.files.url
 
     @contextlib.contextmanager
@@ -252,6 +273,7 @@ class RunDirectory:
             run = f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-{number}"
             first = {"stages": {}, "id": run, "complete": False, "parent": self.latest()}
             if self.files.create(f"{RUNS}/{run}/{MANIFEST}", [_checked_json(first)]):
+                self.files.sync(f"{RUNS}/{run}")
                 return run
 
     def write_manifest(self, run: str, manifest: Mapping[str, Any]) -> None:
@@ -260,8 +282,9 @@ class RunDirectory:
 
     def manifest(self, run: str) -> dict[str, Any]:
         """Return the manifest of a run; IntegrityError if it is damaged."""
+        key = f"{RUNS}/{run}/{MANIFEST}"
         try:
-            return _read_checked(self.files, f"{RUNS}/{run}/{MANIFEST}")
+            return _checked_manifest(_read_checked(self.files, key), f"{self.url}/{key}")
         except FileNotFoundError as error:
             there = self.runs()
             if run in there:
@@ -308,9 +331,12 @@ class RunDirectory:
         """What `latest` is now, as one needs it to move it later."""
         if not isinstance(self.files, LocalFiles):
             try:
-                return Latest.of(conditional.read(self.files, LATEST, _LIMIT))
+                found = Latest.of(conditional.read(self.files, LATEST, _LIMIT))
             except ValueError as error:
                 raise IntegrityError(f"{self.url}/{LATEST} is damaged: {error}") from error
+            if found.run is not None and not _is_run(found.run):
+                raise IntegrityError(f"{self.url}/{LATEST} is damaged: it names no run")
+            return found
         link = Path(self.files.path(LATEST))
         if link.exists() and not link.is_symlink():
             raise FormatError(
@@ -318,9 +344,15 @@ class RunDirectory:
                 "it with them (cp -a), or remove this and choose a run with: sadih rollback"
             )
         try:
-            return Latest(link.readlink().name)
+            target = link.readlink()
         except FileNotFoundError:
             return Latest(None)
+        if target != Path(RUNS, target.name) or not _is_run(target.name):
+            raise IntegrityError(
+                f"{link} leads to {str(target)[:80]!r}, which is no run of this directory. Remove "
+                "it and choose a run with: sadih rollback"
+            )
+        return Latest(target.name)
 
     def move_latest(self, run: str, since: Latest) -> None:
         """Move `latest` in one step; ConflictError if anybody has moved it or removed something."""
@@ -386,10 +418,21 @@ class RunDirectory:
                 raise IntegrityError(f"run {chosen} cannot become the latest: {problem}")
         kept = self.lineage(chosen)
         undone = [self.manifest(gone) for gone in self.lineage(before) if gone not in kept]
+        known = conditional.read(self.files, REJECTED, _LIMIT)
         rejected = [*self.rejected(), *(one["stages"] for one in undone if one["complete"])]
         rejected = [stages for stages in rejected if stages != manifest["stages"]]
-        _write_checked(self.files, REJECTED, {"stages": rejected})
-        self.move_latest(chosen, since=seen)
+        # Before it is moved: else the next run could make the same result the latest once more
+        text = _checked_json({"stages": rejected})
+        if not conditional.replace(self.files, REJECTED, text, known):
+            raise ConflictError(f"{self.url}: somebody else rolls back at this moment. Look again")
+        try:
+            self.move_latest(chosen, since=seen)
+        except ConflictError:  # nothing was rolled back
+            now = conditional.read(self.files, REJECTED, _LIMIT)
+            if now is not None and now.data == text:
+                former = known.data if known is not None else _checked_json({"stages": []})
+                conditional.replace(self.files, REJECTED, former, now)
+            raise
         return before, chosen
 
     def _complete_before(self, latest: str | None) -> str:
@@ -403,9 +446,12 @@ class RunDirectory:
     def rejected(self) -> list[dict[str, str]]:
         """Keys of the stages of results that were rolled back."""
         try:
-            return list(_read_checked(self.files, REJECTED)["stages"])
+            found = _read_checked(self.files, REJECTED).get("stages")
         except FileNotFoundError:
             return []
+        if not isinstance(found, list):
+            raise IntegrityError(f"{self.url}/{REJECTED} does not list results; remove it")
+        return found
 
     def prune(self, keep: int, current: str) -> list[str]:
         """Remove old runs, and artefacts of runs to which no complete one refers any more.
@@ -445,11 +491,23 @@ class RunDirectory:
         for folder in artefacts:
             # Not done any more before anything else goes: a kill half-way leaves no trap.
             self.files.delete(f"{folder}/{DONE}")
+            if self.files.names(folder):
+                self.files.sync(folder)
             self.files.delete(folder)
         for run in removed:
-            self.files.delete(f"{RUNS}/{run}")
+            self._remove_run(run)
         self._have_removed(doomed - seen.removing)
         return removed
+
+    def _remove_run(self, run: str) -> None:
+        """Remove the folder of a run; what is left by a kill half-way still has its manifest."""
+        folder = f"{RUNS}/{run}"
+        others = [name for name in self.files.names(folder) if name != MANIFEST]
+        for name in others:
+            self.files.delete(f"{folder}/{name}")
+        if others:
+            self.files.sync(folder)
+        self.files.delete(folder)
 
     def _have_removed(self, doomed: Iterable[str]) -> None:
         """Set names free again; those that another run was removing before may still go.
@@ -466,7 +524,8 @@ class RunDirectory:
 
     def problems(self) -> Iterator[str]:
         """Name all that manifests refer to and that is not there as it was written."""
-        runs = self.runs()
+        # One that was killed at its beginning, or was removed before it had written its log
+        runs = [run for run in self.runs() if not self._is_bare(run)]
         manifests = {run: self.manifest_or_nothing(run) for run in runs}
         for run in runs:
             yield from _failures(self.manifest, run)
@@ -480,19 +539,52 @@ class RunDirectory:
             yield f"{self.url}: latest is run {latest}, which is gone; make another the latest"
         elif latest is not None and manifests[latest] and latest not in complete:
             yield f"{self.url}: latest is run {latest}, which is not complete"
-        for run in complete:
+        # One that another has overtaken just before it became the latest may have lost what it made
+        line, undone = self.lineage(latest), self.rejected()
+        kept = [r for r in complete if not line or r in line or manifests[r]["stages"] in undone]
+        for run in kept:
             if RECORD not in self.files.names(f"{RUNS}/{run}"):
                 yield f"{self.url}/{RUNS}/{run}/{RECORD} is missing"
-        named = {key for run in complete for key in manifests[run]["stages"].items()}
+        named = {key for run in kept for key in manifests[run]["stages"].items()}
         for stage, key in sorted(named):
             yield from self.artefact(stage, key).problems()
-        for name in sorted({name for run in complete for name in manifests[run].get("stores", ())}):
+        for name in sorted({name for run in kept for name in manifests[run].get("stores", ())}):
             yield from verify.problems(f"{self.url}/{name}")
+
+    def _is_bare(self, run: str) -> bool:
+        names = self.files.names(f"{RUNS}/{run}")
+        return all(name.startswith(".") or name == LOG for name in names)
 
 
 def is_run_directory(url: str) -> bool:
     """Whether runs have been made there."""
-    return not {RUNS, LATEST}.isdisjoint(connect(url).names(""))
+    return not {RUNS, LATEST}.isdisjoint(connect(url, follow_links=False).names(""))
+
+
+def _is_run(name: object) -> bool:
+    return isinstance(name, str) and _RUN.fullmatch(name) is not None
+
+
+def _is_name(name: object) -> bool:
+    """Whether it is a name in a folder, and leads nowhere else."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\0"} & set(name)
+
+
+def _checked_manifest(manifest: dict[str, Any], where: str) -> dict[str, Any]:
+    """Refuse names that could lead elsewhere, and what `write_manifest` does not write."""
+    stages, parent, stores = (manifest.get(name) for name in ("stages", "parent", "stores"))
+    if (
+        not isinstance(stages, dict)
+        or not all(isinstance(key, str) for key in stages.values())
+        or not all(_ARTEFACT.fullmatch(f"{stage}-{key}") for stage, key in stages.items())
+        or not (parent is None or _is_run(parent))
+        or not all(isinstance(manifest.get(name, []), list) for name in ("stores", "begun"))
+        or not all(_is_name(name) for name in stores or ())
+        or not isinstance(manifest.get("files", {}), dict)
+        or not isinstance(manifest.get("complete"), bool)
+    ):
+        raise IntegrityError(f"{where} is not that of a run; restore it from a copy")
+    return manifest
 
 
 def _number(run: str) -> int:
@@ -501,8 +593,9 @@ def _number(run: str) -> int:
 
 def _named_in(manifest: Mapping[str, Any]) -> set[str]:
     """Names of all artefacts that a run refers to or has begun."""
-    named = {f"{stage}-{key}" for stage, key in manifest.get("stages", {}).items()}
-    return {name for name in named.union(manifest.get("begun", ())) if _ARTEFACT.fullmatch(name)}
+    named = [f"{stage}-{key}" for stage, key in manifest.get("stages", {}).items()]
+    named += [name for name in manifest.get("begun", ()) if isinstance(name, str)]
+    return {name for name in named if _ARTEFACT.fullmatch(name)}
 
 
 def _plain_files(folder: Path) -> list[Path]:
@@ -522,7 +615,7 @@ def _plain_files(folder: Path) -> list[Path]:
 
 def _replace_link(link: Path, target: Path) -> None:
     """Point a symbolic link somewhere else in one step."""
-    link.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(link.parent)
     scratch = link.with_name(f".{link.name}.{os.getpid()}")
     scratch.unlink(missing_ok=True)
     scratch.symlink_to(target)
@@ -530,8 +623,9 @@ def _replace_link(link: Path, target: Path) -> None:
 
 
 def _write_checked(files: Files, key: str, record: Mapping[str, Any]) -> None:
-    """JSON that says its own checksum: a flipped bit is noticed."""
+    """JSON that says its own checksum, so a flipped bit is noticed; names beside it are durable."""
     files.write(key, [_checked_json(record)])
+    files.sync(key.rpartition("/")[0])
 
 
 def _checked_json(record: Mapping[str, Any]) -> bytes:

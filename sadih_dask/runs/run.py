@@ -33,7 +33,10 @@ def judge(gate: Gate, record: Mapping[str, Any], latest: Mapping[str, Any] | Non
         return []
     found = mean_average_precision(record, gate.protocol)
     if found is None:
-        return ["no query has a relevant row, so there is no mean to judge by"]
+        return [
+            f"there is no mean average precision ({gate.protocol}) to judge by: no query has a "
+            "relevant row, or it was not measured (see report or metrics)"
+        ]
     reasons = []
     if gate.map_min is not None and not found >= gate.map_min:
         reasons.append(
@@ -219,6 +222,7 @@ class _Work:
         reasons = judge(gate, record.to_dict(), self._latest_record())
         record.gate = {"passed": not reasons, "reasons": reasons}
         if record.id is None and (rejected or self._is_latest()):
+            self.concluded = True  # from here on the record is that of another run, which stands
             record.id = record.previous
             record.files = dict(self.directory.manifest(str(record.id)).get("files", {}))
             record.outcome = "refused" if reasons else "nothing to do"
@@ -286,7 +290,7 @@ class _Work:
 
     def give_up(self, error: BaseException) -> None:
         """Record a failure, as far as that is still possible."""
-        if self.concluded:  # the result stands; only old runs could not be removed
+        if self.concluded:  # the result stands; old runs could not be removed, or not this written
             logger.error("%s: %s", type(error).__name__, error)
             return
         interrupted = isinstance(error, KeyboardInterrupt | SystemExit)

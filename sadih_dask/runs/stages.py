@@ -357,17 +357,20 @@ class Encode(Stage):
     name, title, needs, makes = "encode", "Encoding", ("ingest", "fit"), (CODES,)
 
     def decides(self, context: Context) -> Any:
-        """The rows and the hash function."""
-        return [context.outputs["ingest"]["database"], context.outputs["fit"]["fingerprint"]]
+        """The rows, the hash function and how bits are packed."""
+        rows, model = context.outputs["ingest"]["database"], context.outputs["fit"]["fingerprint"]
+        order = context.settings.store.bitorder
+        return [rows, model] if order == "little" else [rows, model, order]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Hash the blocks that have no codes yet."""
         store, job = context.database, (context.model, context.database, artefact.url(CODES))
+        order = context.settings.store.bitorder
         with context.display(self.title):
             try:
-                done = encode(*job)
+                done = encode(*job, bitorder=order)
             except ConflictError:  # begun under another plan: the directory was moved since
-                done = encode(*job, overwrite=True)
+                done = encode(*job, bitorder=order, overwrite=True)
         outputs = {"fingerprint": done.codes.fingerprint(), "n_rows": done.codes.n_rows}
         n_bytes = done.n_rows_encoded * store.row_bytes
         kept = store.n_rows - done.n_rows_encoded
@@ -395,14 +398,14 @@ class Evaluate(Stage):
         rows = [outputs["ingest"]["database"], outputs["ingest"]["queries"]]
         # Codes of further lengths follow from all parameters, not from this model's own codes.
         model = [context.artefacts["fit"].key, outputs["fit"]["fingerprint"]]
-        return [rows, *model, list(asked.bits), asked.max_queries]
+        return [rows, *model, list(asked.bits), asked.max_queries, asked.class_folds]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
-        """Look the queries up under both protocols."""
+        """Look the queries up under every protocol."""
         model, rows = context.model, context.collection
         asked = context.settings.evaluation
         with context.display(self.title):
-            lengths = measure(model, rows, asked.bits, asked.max_queries)
+            lengths = measure(model, rows, asked.bits, asked.max_queries, asked.class_folds)
         with artefact.local_folder() as folder:
             write_metrics(folder, model, rows, lengths)
         metrics, errors = (
@@ -468,6 +471,7 @@ class Export(Stage):
                 n_probe=said.probe,
                 n_hashes=said.hashes,
                 hash_bits=said.hash_bits,
+                bitorder=context.codes.bitorder,
                 progress=bar,
             )
             size = (folder / INDEX).stat().st_size

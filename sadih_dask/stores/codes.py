@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from sadih_dask.errors import ConflictError, FormatError, InputError
 from sadih_dask.files.filesystem import connect
+from sadih_dask.retrieval.codes import check_bitorder
 from sadih_dask.stores import columns as row_ids
 from sadih_dask.stores import commit as commits
 from sadih_dask.stores.columns import check_lengths, check_names, prepare_bytes
@@ -18,7 +19,7 @@ from sadih_dask.stores.reader import Snapshot
 from sadih_dask.stores.root import Column, Root, Schema, short_hash
 from sadih_dask.stores.segment import Digests, Rows
 from sadih_dask.stores.store import Columns, Store, StoreWriter, Url, filled, planned
-from sadih_dask.types import Ints
+from sadih_dask.types import BitOrder, Ints
 
 SCHEMA: Schema = {
     "codes": Column(frozenset(["uint8"]), frozenset([2])),
@@ -64,13 +65,17 @@ class CodeStore(Store):
         n_bits: int,
         model: str,
         ids: npt.ArrayLike | None = None,
+        bitorder: BitOrder = "little",
         source: str = "",
         chunk_rows: int | None = None,
         compression: str | None = None,
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> CodeStore:
-        """Write packed codes as a new store; the same call completes one that was interrupted."""
+        """Write packed codes as a new store; the same call completes one that was interrupted.
+
+        `bitorder` is how they are packed, which the store remembers.
+        """
         packed = np.asarray(codes)
         known = None if ids is None else np.asarray(ids)
         begin = partial(
@@ -80,6 +85,7 @@ class CodeStore(Store):
             n_bits=n_bits,
             model=model,
             id_dtype=None if known is None else row_ids.fitting(known),
+            bitorder=bitorder,
             source=source,
             chunk_rows=chunk_rows,
             compression=compression,
@@ -102,6 +108,7 @@ class CodeStore(Store):
         n_bits: int,
         model: str,
         id_dtype: str | None = None,
+        bitorder: BitOrder = "little",
         source: str = "",
         chunk_rows: int | None = None,
         compression: str | None = None,
@@ -111,13 +118,14 @@ class CodeStore(Store):
     ) -> CodeWriter:
         """Begin a store of `n_rows` codes that many processes fill, or go on with one.
 
-        `model` is the fingerprint of the model that the codes come from. `properties` are further
-        attributes, which JSON can hold.
+        `model` is the fingerprint of the model that the codes come from, `bitorder` how they are
+        packed. `properties` are further attributes, which JSON can hold.
         """
+        check_bitorder(bitorder)
         if not 1 <= n_bits <= MAX_BITS:
             raise InputError(f"n_bits must be between 1 and {MAX_BITS}, got {n_bits}")
         arrays: Columns = {"codes": ("uint8", (-(-n_bits // 8),))}
-        own = {"n_bits": int(n_bits), "model": str(model), "source": source}
+        own = {"n_bits": int(n_bits), "model": str(model), "source": source, "bitorder": bitorder}
         properties = {**(properties or {}), **own}
         if id_dtype is not None:
             properties["ids"], stored, row_shape = row_ids.declared(id_dtype)
@@ -197,8 +205,15 @@ class CodeStore(Store):
         """Return the fingerprint of the model that the codes come from."""
         return str(self._root.properties["model"])
 
+    @property
+    def bitorder(self) -> BitOrder:
+        """Return how bits are packed into bytes: "little", or "big" as NumPy does by default."""
+        return cast("BitOrder", self._root.properties.get("bitorder", "little"))
+
     def _check_properties(self) -> None:
         found = self._root.properties
+        if self.bitorder not in get_args(BitOrder):
+            raise FormatError(f"{self.url}: attribute 'bitorder' is {str(self.bitorder)[:40]!r}")
         n_bits = found.get("n_bits")
         arrays = self._root.arrays
         if type(n_bits) is not int or "codes" not in arrays:

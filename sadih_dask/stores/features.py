@@ -8,9 +8,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
-from sadih_dask.errors import ConflictError, FormatError, InputError
+from sadih_dask.errors import (
+    Argument,
+    ConflictError,
+    FormatError,
+    InputError,
+    LabelError,
+    Remedy,
+)
 from sadih_dask.files.filesystem import Files, connect
+from sadih_dask.learning.classes import Targets, Vocabulary
 from sadih_dask.stores import columns as row_ids
 from sadih_dask.stores import commit as commits
 from sadih_dask.stores.columns import (
@@ -38,6 +47,7 @@ SCHEMA: Schema = {
     "thumbnails": Column(_BYTES, frozenset([3, 4])),
 }
 KIND = "sadih-features"
+CLASS_NAMES = Argument("class_names")
 LEARNED_FROM = ("features", "labels")
 """Arrays that decide what is learned from a store."""
 
@@ -100,8 +110,11 @@ class FeatureStore(Store):
         """Write arrays as a new store, block by block, and commit it.
 
         The arrays may be anything with `shape`, `dtype` and slices (NumPy, memory maps, HDF5 data
-        sets). If the call is interrupted, the same call again keeps what is written already.
+        sets). Labels are class numbers, class names, truth values, lists of tags, or rows of 0 and
+        1; names are numbered as in `class_names`, by default in ascending order. If the call is
+        interrupted, the same call again keeps what is written already.
         """
+        labels, class_names = _numbered(str(url), labels, class_names)
         given = _given(features=features, labels=labels, ids=ids, thumbnails=thumbnails)
         n_rows = check_lengths(given)
         shapes = {name: tuple(map(int, array.shape[1:])) for name, array in given.items()}
@@ -237,8 +250,10 @@ class FeatureStore(Store):
     ) -> None:
         """Add rows behind the last one, all or none of them, and look at the result from now on.
 
-        `at` and `class_names` are as in `extend`.
+        `at` and `class_names` are as in `extend`. Labels may be names or tags, as in `create`; of
+        one class a row, names that are new continue the list of the store.
         """
+        labels, class_names = _numbered(self.url, labels, class_names, self)
         given = _given(features=features, labels=labels, ids=ids, thumbnails=thumbnails)
         n_new = check_lengths(given)
         if not n_new and class_names is None:
@@ -287,6 +302,36 @@ class FeatureStore(Store):
             raise FormatError(f"{self.url} has no array 'features'")
 
 
+def _numbered(
+    url: str, labels: Any, class_names: Sequence[str] | None, store: FeatureStore | None = None
+) -> tuple[Any, Sequence[str] | None]:
+    """Return labels that are names, truth values or tags in numbers, and the names of these.
+
+    Numbers are those of `class_names`, or continue those of the store.
+    """
+    if labels is None or getattr(getattr(labels, "dtype", None), "kind", "O") in "iuf":
+        return labels, class_names
+    found = Targets.of(labels)
+    if found.vocabulary is None or found.vocabulary.values.dtype.kind in "iuf":
+        return np.asarray(labels), class_names  # a matrix, or numbers in a list
+    names = class_names or (() if store is None else store.class_names)
+    if store is not None and "labels" in store.arrays and not names:
+        raise LabelError(
+            f"{url} has class numbers without names, and new labels are like "
+            f"{found.vocabulary.values[0]!r}; give the numbers of the classes"
+        )
+    known = Vocabulary(np.array(names, str))
+    new = found.vocabulary.take(np.flatnonzero(known.find(found.vocabulary) < 0)).names
+    if new and (class_names is not None or (found.multi_label and store is not None)):
+        raise LabelError(
+            f"{url}: the label {new[0]!r} is none of the {len(names)} classes ({len(new)} such "
+            "labels)",
+            remedy=Remedy("Add it to {}, in a store of its own if rows are 0 and 1", CLASS_NAMES),
+        )
+    known = Vocabulary(np.array([*names, *new], str))
+    return found.within(known), known.names
+
+
 def _given(**arrays: Any) -> dict[str, Any]:
     """Return the arrays that are there, as something with a shape and a type."""
     return {
@@ -297,7 +342,10 @@ def _given(**arrays: Any) -> dict[str, Any]:
 
 
 def _between(given: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
-    return {name: array[start:stop] for name, array in given.items()}
+    parts = {name: array[start:stop] for name, array in given.items()}
+    if sp.issparse(parts.get("labels")):
+        parts["labels"] = parts["labels"].toarray()
+    return parts
 
 
 def _prepare(root: Root, url: str, given: Mapping[str, Any], first_row: int) -> Rows:

@@ -78,6 +78,11 @@ class ArrayLayout:
         """Return the length of a chunk's file, or None where that depends on the rows."""
         return self.chunk_bytes + TRAILER_BYTES if self.compression == "none" else None
 
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Return the names of the dimensions."""
+        return ("row", *_DIMENSIONS[self.name][: len(self.row_shape)])
+
     def key(self, chunk: int) -> str:
         """Return the key of a chunk's file."""
         return f"{self.name}/c.{chunk}" + ".0" * len(self.row_shape)
@@ -94,7 +99,7 @@ class ArrayLayout:
             "fill_value": 0.0 if self.dtype.startswith("float") else 0,
             "codecs": self._codecs(),
             "attributes": {},
-            "dimension_names": ["row", *_DIMENSIONS[self.name][: len(self.row_shape)]],
+            "dimension_names": list(self.dimensions),
             "storage_transformers": [],
         }
 

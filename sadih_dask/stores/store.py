@@ -49,6 +49,7 @@ from sadih_dask.errors import (
     InputError,
     Remedy,
     SadihError,
+    require,
 )
 from sadih_dask.files.filesystem import Files, connect
 from sadih_dask.stores import columns
@@ -78,6 +79,7 @@ from sadih_dask.types import Ints
 
 if TYPE_CHECKING:
     import dask.array as da
+    import xarray
     import zarr
 
 Url = str | os.PathLike[str]
@@ -505,6 +507,25 @@ class Store:
             asarray=False,
             meta=np.empty((0,) * source.ndim, source.dtype),
         )
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Return all arrays, lazily as `to_dask` does, as a data set of xarray over `row`.
+
+        Ids are a coordinate, text as text; so are the names of classes that have columns. Other
+        properties are attributes. `data.set_index(row="ids")` finds rows by id, and reads the ids.
+        """
+        dataset: type[xarray.Dataset] = require("xarray", "a data set of xarray").Dataset
+        arrays: dict[str, Any] = {}
+        for name in self.arrays:
+            dimensions = self._snapshot.layout(name).dimensions[: len(self.shape(name))]
+            arrays[name] = dimensions, self.to_dask(name)
+        properties = {k: v for k, v in self.properties.items() if k != "ids" and v not in ("", [])}
+        coordinates = {name: arrays.pop(name) for name in ("ids",) if name in arrays}
+        by_class = any("class" in dimensions for dimensions, _ in arrays.values())
+        if by_class and "class_names" in properties:
+            coordinates["class"] = "class", properties.pop("class_names")
+        kept = {k: v for k, v in properties.items() if isinstance(v, str | int | list)}
+        return dataset(arrays, coordinates, kept)
 
     def to_zarr(self) -> zarr.Group:
         """Return the store as a read-only zarr group, for other tools; see `components`.

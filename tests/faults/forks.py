@@ -5,10 +5,14 @@ A child is a process like any other: it runs ``sadih_dask.cli.main`` and can be 
 it may be told to kill itself at an exact moment, *before* or *after* it gives a file its name for
 the k-th time (by a rename that replaces, or by a link that does not: all that this package commits,
 it commits by one of them), and to keep a tally of what it reads and names, which outlives it.
+
+Workers of a cluster keep the same tally if they are started with the environment `observed`, and
+each leaves a file with its process number where it can be seen that it has joined.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import json
 import os
@@ -135,6 +139,28 @@ class Forks:
 def read_tally(path: Path) -> Counter[str]:
     """What was done how often: "read URL ARRAY CHUNK" and "name PATH"."""
     return Counter(path.read_text().splitlines()) if path.exists() else Counter()
+
+
+OBSERVED = "SADIH_FAULTS_OBSERVED"
+TALLY = "tally"
+
+
+def observed(folder: Path) -> dict[str, str]:
+    """Environment of workers that tell, in a folder, what they read and that they have joined."""
+    return {OBSERVED: str(folder), "DASK_DISTRIBUTED__WORKER__PRELOAD": "tests.faults.forks"}
+
+
+async def dask_setup(worker: Any) -> None:
+    """What a worker does first when it is observed."""
+    folder = Path(os.environ[OBSERVED])
+    _watch(None, str(folder / TALLY))
+
+    async def tell() -> None:
+        while worker.status.name != "running":
+            await asyncio.sleep(0.02)
+        (folder / str(os.getpid())).touch()
+
+    worker.told = asyncio.ensure_future(tell())
 
 
 def _serve() -> None:

@@ -1,12 +1,13 @@
-"""The disk is full at any write, in every stage.
+"""The disk is full at any write, or cannot be written at all, in every stage.
 
-    python -m tests.faults.full_disk [--trials 150] [--seed 20]
+    python -m tests.faults.full_disk [--trials 150] [--seed 20] [--stage fit]...
 
 Each trial gives one stage a file system of its own that is too small for what the stage writes, by
 any number of pages, or that has too few inodes: so the write that fails is now this one and now
-that. What must hold: exit code 1 and a message that names a path on that file system; no traceback;
-what is there says that it is incomplete, or is what was there before; nothing half-written is left;
-and with more space the same command finishes, with the very same result.
+that. Now and then it is mounted read-only. What must hold: exit code 1 and a message that names a
+path on that file system, the reason, and what to do; no traceback; what was there before is what it
+was, to the byte, and what is new says that it is incomplete; nothing half-written is left; and with
+more space the same command finishes, with the very same result.
 
 The check of free space that `ingest` makes before it begins is left out here: it would refuse, and
 no write would ever fail. Needs the right to mount a tmpfs.
@@ -29,10 +30,12 @@ from tests.faults.table import Outcome, main
 
 PAGE = 4096
 ROOMY = "size=64m,nr_inodes=10000"
-WEIGHTS = {"ingest": 6, "fit": 4, "encode": 6, "export": 3, "evaluate": 1}
-"""How often a stage is tried: a report takes seconds to draw."""
+FULL_WORDS, READONLY_WORDS = "No space left", "Read-only file system"
 TRIED_AGAIN = 0.3
 """Share of trials in which the command is repeated while the disk is still full."""
+READ_ONLY = 0.1
+FEW_INODES = 0.25
+"""Shares of trials in which nothing can be written, and in which files run out before pages."""
 UNCHECKED = """
 from sadih_dask.ingest import ingestion
 ingestion.check_space = lambda *_, **__: None
@@ -58,63 +61,73 @@ def _mount(*words: str) -> None:
         raise PermissionError(f"a small file system cannot be mounted here: {done.stderr}")
 
 
-def run(folder: Path, trials: int, seed: int) -> Outcome:
-    """Fill the disk in every stage, at random points."""
-    return fill_disks(folder, trials, seed, WEIGHTS)
+def run(folder: Path, trials: int, seed: int, *, stage: str) -> Outcome:
+    """Fill the disk in a stage, at random points."""
+    with Forks(folder) as forks:
+        return fill_disks(forks, folder, trials, seed, stage)
 
 
-def fill_disks(folder: Path, trials: int, seed: int, weights: dict[str, int]) -> Outcome:
-    """The same with other weights of the stages."""
-    outcome = Outcome("disk full at any write")
+def fill_disks(forks: Forks, folder: Path, trials: int, seed: int, stage: str) -> Outcome:
+    """The same with processes that are there."""
+    outcome = Outcome(f"disk full at any write, {stage}")
     rng = random.Random(seed)
-    failed: Counter[str] = Counter()
-    fitted = 0
-    whole = Job(folder / "sources", folder / "whole")
+    found: Counter[str] = Counter()
+    whole = Job(folder / "sources", folder / "whole", report=stage == "evaluate")
     whole.make_sources()
     whole.target.mkdir()
-    stages = [stage for stage in STAGES for _ in range(weights[stage])]
-    with Forks(folder) as forks:
-        for stage in dict.fromkeys(stages):
-            assert forks.run(*whole.words(stage)).code == 0, stage
-        expected = {stage: whole.digest(stage) for stage in dict.fromkeys(stages)}
-        for trial in range(trials):
-            stage = stages[trial % len(stages)]
-            with disk(folder / "disk") as small:
-                job = _prepared(whole, small, stage)
-                limits = _too_small(whole, stage, rng, _used(small))
-                _mount("-o", f"remount,{limits}", str(small))
-                outcome.trials += 1
-                try:
-                    ended = _run(forks, job, stage)
-                    if ended.code == 0:
-                        fitted += 1
-                        assert job.digest(stage) == expected[stage], "another result"
-                        continue
-                    failed[stage] += 1
-                    _check_failure(ended, job, stage)
-                    if rng.random() < TRIED_AGAIN and stage != "evaluate":
-                        _check_failure(_run(forks, job, stage), job, stage)
-                    _check_resumed(forks, job, stage, expected[stage])
-                except AssertionError as error:
-                    outcome.failures.append(f"{stage}, {limits}: {error}")
-    outcome.figures = {
-        "writes that failed": ", ".join(f"{stage} {failed[stage]}" for stage in STAGES),
-        "fitted after all": f"{fitted}",
-        "identical after more space": f"{sum(failed.values()) - len(outcome.failures)}",
-    }
+    for name in (*whole.needs(stage), stage):
+        assert forks.run(*whole.words(name)).code == 0, name
+    expected = whole.digest(stage)
+    for _ in range(trials):
+        with disk(folder / "disk") as small:
+            job = _prepared(whole, small, stage)
+            limits = _too_small(whole, stage, rng, _used(small))
+            _mount("-o", f"remount,{limits}", str(small))
+            outcome.trials += 1
+            try:
+                found[_try(forks, job, stage, expected, rng)] += 1
+            except AssertionError as error:
+                outcome.failures.append(f"{limits}: {error}")
+    outcome.figures = {name: f"{n}" for name, n in sorted(found.items())}
     return outcome
 
 
+def _try(forks: Forks, job: Job, stage: str, expected: str, rng: random.Random) -> str:
+    """Run a stage, check how it fails and that it goes on when it can; what has happened."""
+    before = _bytes_of(job)
+    ended = _run(forks, job, stage)
+    if ended.code == 0:
+        assert job.digest(stage) == expected, "another result"
+        return "fitted after all"
+    _check_failure(ended, job, stage, before)
+    if rng.random() < TRIED_AGAIN and stage != "evaluate":
+        _check_failure(_run(forks, job, stage), job, stage, before)
+    _check_resumed(forks, job, stage, expected)
+    return "read-only" if READONLY_WORDS in ended.said else "failed for space"
+
+
 def _prepared(whole: Job, small: Path, stage: str) -> Job:
-    """A job on the small disk: what earlier stages wrote lies elsewhere, with room."""
-    job = Job(whole.sources, small, whole.size)
-    for name in STAGES:
-        if name == stage:
-            break
+    """A job on the small disk: what earlier stages wrote lies elsewhere, with room.
+
+    Something that the stage would replace is there already, where it replaces anything.
+    """
+    job = Job(whole.sources, small, whole.size, whole.report)
+    for name in job.needs(stage):
         job.outputs[name].symlink_to(whole.outputs[name])
     if stage == "export":
         job.outputs[stage].write_bytes(b"the index that was there before")
+    if stage == "evaluate":
+        job.outputs[stage].mkdir()
+        (job.outputs[stage] / "report.html").write_text("the page that was there before </html>")
+    if stage == "run":
+        (small / "run.toml").write_text(job.run.toml())
     return job
+
+
+def _bytes_of(job: Job) -> dict[Path, bytes]:
+    """What lies on the disk now."""
+    files = (path for path in job.target.rglob("*") if path.is_file() and not path.is_symlink())
+    return {path: path.read_bytes() for path in files}
 
 
 def _used(small: Path) -> tuple[int, int]:
@@ -130,7 +143,9 @@ def _too_small(whole: Job, stage: str, rng: random.Random, used: tuple[int, int]
     path = whole.outputs[stage]
     files = [path] if path.is_file() else list(path.rglob("*"))
     pages = sum(-(-file.stat().st_size // PAGE) for file in files if file.is_file())
-    if rng.random() < 0.25:
+    if rng.random() < READ_ONLY:
+        return "ro"
+    if rng.random() < FEW_INODES:
         return f"nr_inodes={used[1] + rng.randrange(len(files))},size=64m"
     return f"size={PAGE * (used[0] + rng.randrange(1, pages + 1))}"
 
@@ -141,22 +156,24 @@ def _run(forks: Forks, job: Job, stage: str) -> Ended:
     return forks.run(*job.words(stage))
 
 
-def _check_failure(ended: Ended, job: Job, stage: str) -> None:
+def _check_failure(ended: Ended, job: Job, stage: str, before: dict[Path, bytes]) -> None:
     """What must hold after a write has failed."""
-    assert ended.code == 1, f"exit code {ended.code}: {ended.said[-500:]}"
-    assert "Traceback" not in ended.said, ended.said[-500:]
-    assert str(job.target) in ended.said, f"no path: {ended.said[-500:]}"
-    assert "No space left" in ended.said, f"no reason: {ended.said[-500:]}"
+    said = ended.said
+    assert ended.code == 1, f"exit code {ended.code}: {said[-500:]}"
+    assert "Traceback" not in said, said[-500:]
+    assert str(job.target) in said, f"no path: {said[-500:]}"
+    assert FULL_WORDS in said or READONLY_WORDS in said, f"no reason: {said[-500:]}"
     assert not left_behind(job.target), f"left behind: {left_behind(job.target)}"
+    after = _bytes_of(job)
+    lost = [str(path) for path, data in before.items() if after.get(path) != data]
+    assert not lost, f"no longer what it was: {lost}"
     if stage in ("ingest", "encode"):
         _check_incomplete(job, stage)
-    if stage == "export":
-        assert job.outputs[stage].read_bytes() == b"the index that was there before"
 
 
 def _check_resumed(forks: Forks, job: Job, stage: str, expected: str) -> None:
     """What must hold when there is space again."""
-    _mount("-o", f"remount,{ROOMY}", str(job.target))
+    _mount("-o", f"remount,rw,{ROOMY}", str(job.target))
     again = _run(forks, job, stage)
     assert again.code == 0, f"not resumed: {again.said[-500:]}"
     assert job.digest(stage) == expected, "resumed to another result"
@@ -176,4 +193,4 @@ def _check_incomplete(job: Job, stage: str) -> None:
 
 
 if __name__ == "__main__":
-    main(run, trials=150)
+    main(run, trials=20, stage=STAGES)

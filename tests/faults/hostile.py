@@ -108,7 +108,7 @@ def _commands(kind: str, path: Path) -> list[tuple[Any, ...]]:
 
 def _measure(words: tuple[Any, ...], path: Path) -> dict[str, Any]:
     """Run a command; return its peak of memory, its seconds, and what was wrong, if anything."""
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # begins a new peak
     began = time.perf_counter()
     wrong = ""
@@ -123,7 +123,7 @@ def _measure(words: tuple[Any, ...], path: Path) -> dict[str, Any]:
             wrong = f"exit code {failure.code}, {len(text)} characters: {text[:300]}"
     except Exception as error:  # a traceback is what must not happen
         wrong = f"{type(error).__name__}: {str(error)[:200]}"
-    seconds, peak = time.perf_counter() - began, _resident("VmHWM") - before
+    seconds, peak = time.perf_counter() - began, resident("VmHWM") - before
     if peak > BOUND:
         wrong = wrong or f"{peak / 2**20:.0f} MiB"
     if seconds > SECONDS:
@@ -131,7 +131,7 @@ def _measure(words: tuple[Any, ...], path: Path) -> dict[str, Any]:
     return {"bytes": peak, "seconds": seconds, "wrong": wrong}
 
 
-def _resident(field: str) -> int:
+def resident(field: str) -> int:
     found = re.search(rf"{field}:\s*(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) * 1024

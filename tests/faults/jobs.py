@@ -1,14 +1,15 @@
 """The stages of a small job as commands, and what they leave as one hash.
 
 The stages are those that a user runs: ``ingest``, ``fit``, ``encode``, ``export``, ``evaluate``
-with its report. Every stage reads what lies in the folder `sources` or was made by stages before
-it, and writes into `target`.
+with its report, ``search``, ``tune``, and ``run``, which is most of them in one. Every stage reads
+what lies in the folder `sources` or was made by stages that it needs, and writes into `target`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,20 @@ from sadih_dask import CodeStore, FeatureStore
 from sadih_dask.jobs.inspect import open_store
 from sadih_dask.model.model_file import read_model, write_model
 
-STAGES = ("ingest", "fit", "encode", "export", "evaluate")
+OUTPUTS = {
+    "ingest": "s.zarr",
+    "fit": "m.sadih",
+    "encode": "c.zarr",
+    "export": "c.faiss",
+    "evaluate": "report",
+    "search": "finds.npz",
+    "tune": "tuned.sadih",
+    "run": "run",
+}
+STAGES = tuple(OUTPUTS)
+_CODES = ("ingest", "fit", "encode")
+NEEDS = {"ingest": (), "run": (), "fit": ("ingest",), "tune": ("ingest",), "encode": _CODES[:2]}
+"""Stages that must be done before one; all others need codes."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +52,17 @@ class Size:
 
 @dataclass(frozen=True)
 class Job:
-    """Where a job reads and writes."""
+    """Where a job reads and writes; ``report``: with figures and a page, which take seconds."""
 
     sources: Path
     target: Path
     size: Size = Size()
+    report: bool = False
+
+    @property
+    def run(self) -> Run:
+        """The whole of it as one run, with a page if there is to be a report."""
+        return Run(self, self.outputs["run"], self.report)
 
     def make_sources(self, seed: int = 0) -> None:
         """Write the files that `ingest` reads, and the store of queries."""
@@ -61,8 +81,23 @@ class Job:
     @property
     def outputs(self) -> dict[str, Path]:
         """What each stage writes."""
-        names = ("s.zarr", "m.sadih", "c.zarr", "c.faiss", "report")
-        return {stage: self.target / name for stage, name in zip(STAGES, names, strict=True)}
+        return {stage: self.target / name for stage, name in OUTPUTS.items()}
+
+    def needs(self, stage: str) -> tuple[str, ...]:
+        """What has to be done before a stage."""
+        return NEEDS.get(stage, _CODES)
+
+    def remove(self, stage: str) -> None:
+        """Undo a stage."""
+        path = self.outputs[stage]
+        path.unlink(missing_ok=True) if path.is_file() else shutil.rmtree(path, ignore_errors=True)
+        for beside in (f"{path}.scan", f"{path}.results"):
+            shutil.rmtree(beside, ignore_errors=True)
+
+    def unfinished(self, stage: str) -> list[str]:
+        """What a stage has begun in stores and not finished."""
+        stores = [path.parent for path in self.outputs[stage].rglob("segments")]
+        return [begun for path in stores for begun in open_store(path).verify().unfinished]
 
     def words(self, stage: str) -> list[Any]:
         """The command of a stage."""
@@ -71,19 +106,30 @@ class Job:
             labels = self.sources / "x-labels.npy"
             files = [self.sources / "x.npy", out["ingest"], "--labels", labels]
             return ["ingest", *files, "--chunk-rows", size.chunk_rows, "--quiet"]
+        learning = ["--anchors", size.anchors, "--n-init", 1]
+        learning += ["--max-iter", 2, "--block-rows", size.block_rows, "--quiet"]
         if stage == "fit":
-            learning = ["--bits", size.bits, "--anchors", size.anchors, "--n-init", 1]
-            learning += ["--max-iter", 2, "--block-rows", size.block_rows]
-            return ["fit", out["ingest"], out["fit"], *learning, "--quiet"]
+            return ["fit", out["ingest"], out["fit"], "--bits", size.bits, *learning]
+        if stage == "tune":
+            grid = ["--bits", size.bits, "--alpha", 0.01, "--alpha", 1, "--beta", 0.01]
+            grid += ["--beta", 1, "--folds", 3, "--queries", size.n_queries]
+            places = [out["ingest"], out["tune"], "-o", f"{out['tune']}.results", "--overwrite"]
+            return ["tune", *places, *grid, *learning]
         if stage == "encode":
             return ["encode", out["ingest"], out["fit"], out["encode"], "--quiet"]
         if stage == "export":
             return ["export", out["encode"], out["export"], "--overwrite", "--quiet"]
+        if stage == "search":
+            places = [out["encode"], self.sources / "q", "--model", out["fit"]]
+            return ["search", *places, "-o", out["search"], "--overwrite", "--show", 0, "--quiet"]
+        if stage == "run":
+            return self.run.words
         places = [out["fit"], self.sources / "q", out["ingest"], "--codes", out["encode"]]
-        return ["evaluate", *places, "-o", out["evaluate"], "--quiet"]
+        said = ["-o", out["evaluate"]] if self.report else ["--json"]
+        return ["evaluate", *places, *said, "--quiet"]
 
-    def digest(self, stage: str) -> str:
-        """A hash of what a stage has written; of stores without their identity."""
+    def digest(self, stage: str, said: str = "") -> str:
+        """A hash of what a stage has written, or said; of stores without their identity."""
         path = self.outputs[stage]
         digest = hashlib.sha256()
         if stage in ("ingest", "encode"):
@@ -92,10 +138,22 @@ class Job:
             for name in store.arrays:
                 digest.update(name.encode() + store.read(name).tobytes())
             return digest.hexdigest()
-        if stage == "evaluate":
+        if stage == "evaluate" and self.report:
             return _metrics_digest(path / "metrics.json")
-        if stage == "fit":
-            return hashlib.sha256(_without_url(path)).hexdigest()
+        if stage == "evaluate":
+            return _numbers_digest(said[said.index("{") : said.rindex("}") + 1])
+        if stage in ("fit", "tune"):
+            digest.update(_without_url(path))
+            if stage == "tune":
+                digest.update(_scores(Path(f"{path}.results")))
+            return digest.hexdigest()
+        if stage == "search":
+            with np.load(path) as found:
+                for name in found.files:
+                    digest.update(name.encode() + found[name].tobytes())
+            return digest.hexdigest()
+        if stage == "run":
+            return repr(self.run.digests())
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -106,16 +164,23 @@ def _without_url(path: Path) -> bytes:
         return (Path(folder) / "m").read_bytes()
 
 
+def _scores(folder: Path) -> bytes:
+    """All that a search over parameters has found, but for the seconds that it took."""
+    found = json.loads((folder / "tuning.json").read_text())
+    del found["seconds"]
+    return json.dumps(found, sort_keys=True).encode()
+
+
 def _metrics_digest(path: Path) -> str:
     """Of the numbers; the page beside them must be whole."""
     page = path.with_name("report.html").read_text()
     assert page.rstrip().endswith("</html>"), "half a report"
-    return _numbers_digest(path)
+    return _numbers_digest(path.read_text())
 
 
-def _numbers_digest(path: Path) -> str:
+def _numbers_digest(text: str) -> str:
     """Of every number but the seconds that it took, and not of where the stores lie."""
-    found = json.loads(path.read_text())
+    found = json.loads(text)
     for length in found["lengths"]:
         del length["seconds"]
     for place in ("queries", "database"):
@@ -142,10 +207,11 @@ class Run:
         """The command; its configuration is written on the way."""
         path = self.directory.with_suffix(".toml")
         if not path.exists():
-            path.write_text(self._toml())
+            path.write_text(self.toml())
         return ["run", path, "--quiet"]
 
-    def _toml(self) -> str:
+    def toml(self) -> str:
+        """The configuration."""
         source, size = self.job.sources, self.job.size
         return f"""
 [run]
@@ -172,11 +238,6 @@ enabled = {str(self.report).lower()}
 {self.cluster}
 """
 
-    def unfinished(self) -> list[str]:
-        """What is named as being written in the stores of the directory."""
-        stores = [path.parent for path in self.directory.rglob("segments")]
-        return [begun for path in stores for begun in open_store(path).verify().unfinished]
-
     def digests(self) -> dict[str, str]:
         """A hash of everything that the latest run consists of."""
         latest = self.directory / "latest"
@@ -192,5 +253,5 @@ enabled = {str(self.report).lower()}
             "model": hashlib.sha256(_without_url(latest / "model.sadih")).hexdigest(),
             "codes": hashlib.sha256(codes.read("codes").tobytes()).hexdigest(),
             "index": hashlib.sha256((latest / "index.faiss").read_bytes()).hexdigest(),
-            "metrics": _numbers_digest(latest / "metrics.json"),
+            "metrics": _numbers_digest((latest / "metrics.json").read_text()),
         }

@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,15 +47,17 @@ class Outcome:
 
 
 HEAD = "| fault | held | figures | took |\n|---|---|---|---|"
-Row = Callable[[Path, int, int], Outcome]
-"""Runs a row in an empty folder, with a number of trials and a seed."""
+Row = Callable[..., Outcome]
+"""Runs a row in an empty folder, with a number of trials, a seed, and options of its own."""
 
 
-def timed(row: Row, trials: int, seed: int, parent: Path | None = None) -> Outcome:
+def timed(
+    row: Row, trials: int, seed: int, parent: Path | None = None, **options: object
+) -> Outcome:
     """Run a row in a folder of its own, which is removed afterwards."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="faults-", dir=parent) as folder:
-        found = row(Path(folder), trials, seed)
+        found = row(Path(folder), trials, seed, **options)
     found.seconds = time.perf_counter() - began
     return found
 
@@ -65,21 +67,39 @@ def show(*outcomes: Outcome) -> None:
     print(HEAD)
     for outcome in outcomes:
         print(outcome.row())
+    show_failures(*outcomes)
+
+
+def show_failures(*outcomes: Outcome) -> None:
+    """Print the first of what failed."""
     for outcome in outcomes:
         for failure in outcome.failures[:SHOWN]:
             print(f"\nFAILED, {outcome.fault}: {failure}")
     sys.stdout.flush()
 
 
-def main(row: Row, *, trials: int, counted: str = "trials") -> None:
-    """The command of one row."""
+def main(
+    row: Row, *, trials: int, counted: str = "trials", stage: Sequence[str] = (), **options: float
+) -> None:
+    """The command of one row; of each of its stages, if it has any, a line of the table."""
     parser = argparse.ArgumentParser(description=(sys.modules["__main__"].__doc__ or ""))
     parser.add_argument(f"--{counted}", type=int, default=trials, dest="trials")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--folder", type=Path, help="where there is room for files")
+    if stage:
+        parser.add_argument("--stage", action="append", choices=stage, help="may be repeated")
+    for name, default in options.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clusters are taken down
-    print(f"{counted} {given.trials}, seed {given.seed}\n", flush=True)
-    outcome = timed(row, given.trials, given.seed, given.folder)
-    show(outcome)
-    sys.exit(0 if outcome.ok else 1)
+    said = {name: getattr(given, name) for name in options}
+    words = ", ".join(f"{name} {value}" for name, value in {"seed": given.seed, **said}.items())
+    print(f"{counted} {given.trials}, {words}\n", flush=True)
+    stages = [{"stage": name} for name in given.stage or stage] if stage else [{}]
+    outcomes = []
+    print(HEAD)
+    for one in stages:
+        outcomes.append(timed(row, given.trials, given.seed, given.folder, **one, **said))
+        print(outcomes[-1].row(), flush=True)
+    show_failures(*outcomes)
+    sys.exit(0 if all(outcome.ok for outcome in outcomes) else 1)

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from sadih_dask import SADIH, CodeStore
+from sadih_dask import SADIH, CodeStore, FeatureStore
+from sadih_dask.files import conditional
 from sadih_dask.runs.directory import RunDirectory
-from tests.support.datasets import CONFIGURATION, drop
+from tests.support.datasets import CONFIGURATION, drop, rows
 from tests.support.processes import Here, wait_until
+from tests.support.proxy import proxy_to
 
 # boto and aiohttp leave sockets to the garbage collector; that is not what is tested here.
 pytestmark = [
@@ -94,3 +96,40 @@ def test_killed_and_resumed(here: Here, bucket: str, configuration: Path) -> Non
     assert record["outcome"] == "complete"
     done = [stage["name"] for stage in record["stages"] if stage["action"] == "done"]
     assert not {"ingest", "fit"} & set(done)
+
+
+@pytest.mark.parametrize("command", ["fit", "tune", "run", "rollback"])
+def test_a_server_that_ignores_conditions_is_refused_by_name_before_the_first_write(
+    here: Here,
+    bucket: str,
+    configuration: Path,
+    s3_server: str,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import s3fs
+
+    store = FeatureStore.create(tmp_path / "s", *rows(60))
+    upload_to = f"{bucket}/runs/runs/20260101T000000Z-1/manifest.json"
+    if command == "rollback":
+        s3fs.S3FileSystem().pipe_file(upload_to, b"{}")
+    before = s3fs.S3FileSystem().find(bucket)
+    monkeypatch.setattr(conditional, "_probed", set())
+    with proxy_to(s3_server) as proxy:
+        proxy.rule = lambda _: "bare"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        s3fs.S3FileSystem.clear_instance_cache()
+        words = {
+            "fit": ("fit", store.url, f"{bucket}/m.sadih"),
+            "tune": ("tune", store.url, f"{bucket}/m.sadih"),
+            "run": ("run", configuration),
+            "rollback": ("rollback", f"{bucket}/runs"),
+        }[command]
+        _, err = here(*words, code=1)
+    assert "this server ignores the conditions of a write" in err
+    assert bucket in err
+    assert "Scanning" not in err
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    s3fs.S3FileSystem.clear_instance_cache()
+    assert s3fs.S3FileSystem().find(bucket) == before

@@ -50,9 +50,10 @@ def collections(draw: st.DrawFn) -> tuple[Array, Array]:
 
 @st.composite
 def cuts(draw: st.DrawFn, n: int) -> tuple[int, ...]:
-    """Chunks of a Dask array, equal or not."""
-    edges = sorted(draw(st.sets(st.integers(1, n - 1), max_size=6)))
-    return tuple(np.diff([0, *edges, n]).tolist())
+    """Chunks of a Dask array: of one row, a prime number, all rows, or of any sizes."""
+    size = draw(st.sampled_from([1, 7, 31, n, None]))
+    edges = range(size, n, size) if size else draw(st.sets(st.integers(1, n - 1), max_size=6))
+    return tuple(np.diff([0, *sorted(edges), n]).tolist())
 
 
 @given(collections(), st.data())
@@ -70,8 +71,10 @@ def test_store_and_dask_arrays_equal_memory(rows: tuple[Array, Array], data: st.
     chunk = data.draw(sizes)
     first = data.draw(st.integers(1, len(X)))
     compression = data.draw(st.sampled_from(["none", "zstd"]))
-    lazy_x = da.from_array(X, chunks=(data.draw(cuts(len(X))), -1))
+    lazy_x = da.from_array(X, chunks=(data.draw(cuts(len(X))), data.draw(st.integers(1, 6))))
     lazy_y = da.from_array(y, chunks=(data.draw(cuts(len(X))), *y.shape[1:]))
+    if data.draw(st.booleans()):
+        lazy_y = y
     with TemporaryDirectory() as folder:
         path = Path(folder)
         store = FeatureStore.create(
@@ -87,3 +90,8 @@ def test_store_and_dask_arrays_equal_memory(rows: tuple[Array, Array], data: st.
         np.testing.assert_array_equal(codes.read("codes"), expected.transform(X))
         learned = expected.encode(store, path / "learned", learned=True)
         np.testing.assert_array_equal(learned.read("codes"), expected.learned_codes(y))
+        with dask.config.set(scheduler="threads"):
+            written = expected.encode(lazy_x, path / "written").read("codes")
+            scores = expected.project(lazy_x).compute()
+        np.testing.assert_array_equal(written, expected.transform(X))
+        np.testing.assert_allclose(scores, expected.project(X), rtol=1e-4, atol=1e-4)

@@ -60,8 +60,9 @@ class World:
         self._back = threading.Semaphore(0)
         self._watching = False
 
-    def files(self) -> Objects:
-        return Objects(self)
+    def files(self, url: str = URL) -> Objects:
+        """Connect to a place at or below `URL`."""
+        return Objects(self, url)
 
     def data(self, key: str) -> bytes | None:
         found = self.objects.get(key)
@@ -260,8 +261,9 @@ class _Requests:
 class Objects(RemoteFiles):
     """The real files of a store behind a URL, on a `World`."""
 
-    def __init__(self, world: World) -> None:
-        self.url, self.options, self._prefix, self.protocol = URL, {}, PREFIX, "s3"
+    def __init__(self, world: World, url: str = URL) -> None:
+        assert url.startswith(URL)
+        self.url, self.options, self._prefix, self.protocol = url, {}, url[len("s3://") :], "s3"
         self.filesystem = _Requests(world)
 
 

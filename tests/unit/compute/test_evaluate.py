@@ -212,8 +212,9 @@ def test_both_protocols_of_a_model(problem, tmp_path: Path) -> None:
     encoded = evaluate(model.transform(X), queries, y, z, n_bits=N_BITS)
     assert_equal(found.learned, learned)
     assert_equal(found.encoded, encoded)
-    assert found.learned.map == pytest.approx(model.score(Q, z))
-    assert repr(found).splitlines()[0] == "12 bits, 40 queries, 500 / 500 items in the database"
+    assert found.fresh.map == pytest.approx(model.score(Q, z))
+    first = repr(found).splitlines()[0]
+    assert first.startswith("12 bits, 40 queries, 500 / 500 / 39")
 
     rows = FeatureStore.create(tmp_path / "f", X, y, chunk_rows=70)
     asked = FeatureStore.create(tmp_path / "q", Q, z, chunk_rows=9)
@@ -231,8 +232,11 @@ def test_a_sample_of_the_queries_is_looked_up(problem, tmp_path: Path) -> None:
     expected = evaluate_model(model, (Q[drawn], z[drawn]), (X, y))
     asked = FeatureStore.create(tmp_path / "q", Q, z, chunk_rows=9)
     for queries in ((Q, z), asked):
-        found = evaluate_model(model, queries, (X, y), max_queries=15)
-        for name, one in found.known.items():
+        found = evaluate_model(model, queries, (X, y), max_queries=15, class_folds=0)
+        assert found.fresh.n_queries == 15
+        assert found.fresh.n_database == 39
+        for name in ("learned", "encoded"):
+            one = found.known[name]
             assert (one.n_queries, one.n_drawn_from) == (15, 40)
             assert one.standard_errors == expected.known[name].standard_errors
             assert one.numbers == expected.known[name].numbers
@@ -260,7 +264,7 @@ def test_classes_that_stores_do_not_have(classes: np.ndarray) -> None:
     X = rng.standard_normal((100, 4)) + 3 * y[:, None]
     model = SADIH(n_bits=8, anchors=None).fit(X, classes[y])
     found = evaluate_model(model, (X, classes[y]), (X, classes[y]))
-    assert found.learned.map == pytest.approx(model.score(X, classes[y]))
+    assert found.fresh.map == pytest.approx(model.score(X, classes[y]))
 
 
 def test_codes_of_another_model_are_refused(problem, tmp_path: Path) -> None:
@@ -297,30 +301,34 @@ def test_a_model_meets_stores_by_the_names_of_classes(tmp_path: Path, lacking: b
     )
     named = SADIH(n_bits=N_BITS, anchors=None, n_init=1, block_rows=64).fit(X, names[y])
     codes = model.transform(Q[known])
-    learned = evaluate(model.learned_codes(y), codes, y, z[known], n_bits=N_BITS)
+    assert model.classes_.tolist() == names.tolist()
+    learned = evaluate(model.learned_codes(names[y]), codes, y, z[known], n_bits=N_BITS)
     encoded = evaluate(model.transform(X), codes, y, z[known], n_bits=N_BITS)
     assert learned.map > 0.9
     for queries in (other, (Q[known], names[z[known]])):
         found = evaluate_model(model, queries, rows)
         assert_equal(found.learned, learned)
         assert_equal(found.encoded, encoded)
-        of_named = evaluate_model(named, queries, rows).learned.map
+        of_named = evaluate_model(named, queries, rows).fresh.map
         assert of_named == pytest.approx(named.score(Q[known], names[z[known]]))
     for one, expected in (
-        (model, model.learned_codes(z[known])),
+        (model, model.learned_codes(names[z[known]])),
         (named, named.learned_codes(names[z[known]])),
     ):
         encoded_store = one.encode(other, tmp_path / f"c-{one is named}", learned=True)
         np.testing.assert_array_equal(encoded_store.read("codes"), expected)
-    with pytest.raises(LabelError, match="class 0 is 'dog' to the model and 'bee' in"):
-        model.partial_fit(other)
-    with pytest.raises(LabelError, match="class 0 is 'dog' to the model and 'bee' in"):
-        model.forget(other)
+    before = model.statistics_
+    model.partial_fit(other)
+    more = np.concatenate([y, z[known]])
+    np.testing.assert_array_equal(model.statistics_.counts, np.bincount(more))
+    model.forget(other)
+    np.testing.assert_array_equal(model.statistics_.counts, before.counts)
+    np.testing.assert_allclose(model.statistics_.sums, before.sums, atol=1e-9)
     strange = FeatureStore.create(tmp_path / "s", Q, z, class_names=["cat", "eel", "dog", "bee"])
     with pytest.raises(
         LabelError, match=f"row {(z == 1).argmax()} has a label set that no learned"
     ):
         model.encode(strange, tmp_path / "d", learned=True)
     nameless = FeatureStore.create(tmp_path / "n", Q, z)
-    with pytest.raises(LabelError, match="class numbers without names"):
+    with pytest.raises(LabelError, match="class numbers, which cannot be compared"):
         named.encode(nameless, tmp_path / "d", learned=True)

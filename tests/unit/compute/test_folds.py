@@ -201,7 +201,8 @@ def test_chunks_threads_and_layout_do_not_show(tmp_path: Path, multi_label: bool
         for threads in (1, 4):
             same(scanned(StoreRows.of(store), threads=threads), expected)
     lazy = da.from_array(X, chunks=((1, 1699, 3300), 5))
-    same(scanned(LazyRows.of(lazy, y)), expected)
+    found: Any = scanned(LazyRows.of(lazy, y, 512))
+    same(found if multi_label else found.partial, expected)
 
 
 def test_a_tree_of_several_levels(tmp_path: Path) -> None:

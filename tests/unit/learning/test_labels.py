@@ -168,16 +168,24 @@ def test_take_by_mask_and_by_position() -> None:
 
 def test_relabel_keeps_the_order_of_groups() -> None:
     a = of_sets([(0,), (2,), (0, 1)], 3)
-    wider = a.relabel(np.array([1, 3, 4]), 6)
+    wider, _ = a.relabel(np.array([1, 3, 4]), 6)
     assert sets(wider) == [(1,), (4,), (1, 3)]
     assert wider == of_sets(sets(wider), 6)  # still canonical
+
+
+def test_relabelling_in_any_order_says_where_groups_went() -> None:
+    a = of_sets([(0,), (2,), (0, 1), (0, 2)], 3)
+    found, order = a.relabel(np.array([4, 0, 2]), 5)
+    assert sets(found) == [(2,), (4,), (0, 4), (2, 4)]
+    assert order.tolist() == [1, 0, 2, 3]
+    assert found == of_sets(sets(found), 5)  # still canonical
 
 
 def test_compact_drops_labels_that_no_group_carries() -> None:
     a = of_sets([(1,), (1, 4)], 6)
     small, kept = a.compact()
     assert (sets(small), small.n_classes, kept.tolist()) == ([(0,), (0, 1)], 2, [1, 4])
-    assert small.relabel(kept, 6) == a
+    assert small.relabel(kept, 6)[0] == a
 
 
 # --- errors ----------------------------------------------------------------------------------
@@ -224,8 +232,3 @@ def test_tables_of_different_classes_do_not_mix() -> None:
         empty(2).union(empty(3))
     with pytest.raises(LabelError, match=r"count 3 and 2 classes"):
         empty(3).find(empty(2))
-
-
-def test_relabelling_must_ascend() -> None:
-    with pytest.raises(ValueError, match="strictly ascending"):
-        of_sets([(0,), (1,)], 2).relabel(np.array([1, 1]), 3)

@@ -80,6 +80,9 @@ def test_groups_follow_their_names() -> None:
     X, y = rows()
     statistics = Statistics.of_block(X, 2 * y, 10)
     names = statistics.groups.indices[statistics.sample.group]
+    new = np.arange(10)[::-1].copy()
+    renamed = statistics.relabel(new, 10)
+    np.testing.assert_array_equal(new[names], renamed.groups.indices[renamed.sample.group])
     compacted, present = statistics.compact()
     np.testing.assert_array_equal(present[compacted.groups.indices[compacted.sample.group]], names)
 

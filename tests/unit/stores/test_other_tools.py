@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
 
+from sadih_dask.errors import InputError
 from sadih_dask.stores import CodeStore, FeatureStore
 from tests.support.stores import create, ids_of, table
 
@@ -89,3 +92,45 @@ def test_xarray_opens_arrays_of_every_kind(tmp_path: Path) -> None:
     data = xr.open_zarr(f"{codes.url}/{codes.segments[0].path}")
     assert data.sizes == {"row": 5, "byte": 2, "id_byte": 3}
     np.testing.assert_array_equal(data["codes"].values, np.ones((5, 2)))
+
+
+def test_a_store_is_a_data_set_of_live_rows(store: FeatureStore) -> None:
+    data = store.to_xarray()
+    assert data.sizes == {"row": 15, "feature": 2}
+    assert all(dask.is_dask_collection(array) for array in data.variables.values())
+    for name in store.arrays:
+        np.testing.assert_array_equal(data[name].compute(scheduler="synchronous"), store.read(name))
+    kept = ids_of([5])[0]
+    found = data.load(scheduler="synchronous").set_index(row="ids").sel(row=kept)
+    np.testing.assert_array_equal(found["features"], table(5, 6)["features"][0])
+
+
+def test_text_ids_and_class_names_are_text_in_a_data_set(tmp_path: Path) -> None:
+    ids = np.array(["a", "bb", "ccc", "", "ö"])
+    names = ["ant", "bee", "cat"]
+    rows = {"features": np.ones((5, 2)), "ids": ids, "thumbnails": np.zeros((5, 6, 7, 3), np.uint8)}
+    one = FeatureStore.create(tmp_path / "s", **rows, labels=[names[k % 3] for k in range(5)])
+    data = one.to_xarray()
+    assert data["ids"].values.tolist() == ids.tolist()
+    assert data["thumbnails"].dims == ("row", "y", "x", "channel")
+    assert (data["labels"].dims, data.attrs["class_names"]) == (("row",), names)
+    many = FeatureStore.create(
+        tmp_path / "m", **rows, labels=[names[: k % 3 + 1] for k in range(5)]
+    )
+    labels = many.to_xarray()["labels"]
+    assert labels.dims == ("row", "class")
+    assert labels.sel({"class": "cat"}).values.tolist() == [0, 0, 1, 0, 0]
+    packed = np.arange(10, dtype=np.uint8).reshape(5, 2)
+    codes = CodeStore.create(tmp_path / "c", packed, n_bits=16, model="m", ids=ids, bitorder="big")
+    data = codes.to_xarray()
+    np.testing.assert_array_equal(data["codes"], packed)
+    assert data["ids"].values.tolist() == ids.tolist()
+    assert data.attrs == {"n_bits": 16, "model": "m", "bitorder": "big"}
+
+
+def test_without_xarray_the_extra_is_named(
+    store: FeatureStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(InputError, match=r"needs xarray.*pip install 'sadih-dask\[xarray\]'"):
+        store.to_xarray()

@@ -172,7 +172,7 @@ def test_the_default_chunk_is_a_power_of_two_of_at_most_16_mib() -> None:
         ({"features": np.zeros((3, 2), "c8")}, DtypeError, "cannot be stored as complex64"),
         ({"features": np.zeros(3, "f4")}, InputError, "expected 2 dimensions"),
         ({"features": np.zeros((3, 0), "f4")}, InputError, "none of them empty"),
-        ({"labels": np.array(["a", "b", "c"])}, DtypeError, "labels cannot be stored as str"),
+        ({"labels": np.array([0j, 1, 2])}, LabelError, "y has dtype complex"),
         ({"labels": np.array([0, 1])}, InputError, "differ in their number of rows"),
         ({"labels": np.array([[0], [2], [1]])}, LabelError, "row 1, column 0 is 2, expected 0 or"),
         ({"ids": np.array([1, "a", None], object)}, DtypeError, "ids must be one integer, bytes"),
