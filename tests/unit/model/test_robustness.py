@@ -29,7 +29,7 @@ def digits() -> Case:
         (noisy(digits()), 0.9),
         (imbalanced(digits()), 0.8),
         (few(digits(), 5), 0.75),
-        (divide("Gaussian", *gaussian(150, 10, 32, 0.7)), 0.8),
+        (divide("Gaussian", *gaussian(100, 10, 32, 0.7)), 0.8),
     ],
     ids=lambda value: value.name if isinstance(value, Case) else None,
 )
