@@ -20,6 +20,7 @@ from distributed import Client, LocalCluster
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from sadih_dask import SADIH, FeatureStore
+from sadih_dask.cluster.versions import check_versions
 from sadih_dask.compute import remote
 from sadih_dask.compute.tree import Tasks
 from sadih_dask.errors import ClusterError
@@ -209,6 +210,37 @@ def test_a_shared_value_is_not_blamed_for_the_deaths_of_workers(
             with pytest.raises(ClusterError, match=r"has ended 1 workers one after the other"):
                 tasks.run_each(keys)
     assert len(list(tmp_path.iterdir())) == min(deaths, 2)
+
+
+class Unanswering(WorkerPlugin):
+    """Has a worker that is asked for its versions leave a file, and never answer."""
+
+    def __init__(self, asked: Path) -> None:
+        self.asked = asked
+
+    def setup(self, worker: Any) -> None:
+        from sadih_dask.cluster import versions
+
+        def versions_here() -> dict[str, str]:
+            self.asked.touch()
+            time.sleep(PATIENCE)
+            return {}
+
+        versions.versions_here = versions_here
+
+
+def test_a_worker_that_dies_as_it_is_asked_is_passed_over(tmp_path: Path) -> None:
+    with (
+        local_cluster(1) as cluster,
+        Client(cluster) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        (pid,) = client.run(os.getpid).values()
+        client.register_plugin(Unanswering(tmp_path / "asked"))
+        check = pool.submit(check_versions, client)
+        wait_until((tmp_path / "asked").exists)
+        os.kill(pid, signal.SIGKILL)
+        check.result(timeout=PATIENCE)
 
 
 # --- clients go --------------------------------------------------------------------------------
