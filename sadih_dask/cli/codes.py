@@ -58,7 +58,9 @@ def encode_command(
     help="Hash QUERIES first: a feature store, or a .npy file of features.",
 )
 @click.option(
-    "--rerank", is_flag=True, help="Order the first 10 k by real-valued scores (--model)."
+    "--symmetric",
+    is_flag=True,
+    help="Order features (--model) by Hamming distance, too: all bits count alike.",
 )
 @click.option(
     "-o",
@@ -89,7 +91,7 @@ def search_command(
     k: int | None,
     radius: int | None,
     model: str | None,
-    rerank: bool,
+    symmetric: bool,
     output: Path | None,
     max_results: int,
     show: int,
@@ -99,12 +101,11 @@ def search_command(
     """Find the nearest codes in the code store CODES for each of QUERIES, exactly.
 
     QUERIES is a code store of the same model or, with --model, features. Nearest is the smallest
-    Hamming distance; rows at equal distance come in the order of the store.
+    Hamming distance; of features the bits are weighted by how certain they are, by 1 on average,
+    which finds better (--symmetric: not). Rows at equal distance come in the order of the store.
     """
-    if radius is not None and (k is not None or rerank):
-        raise click.UsageError("--radius finds all within a distance; leave out --k and --rerank")
-    if rerank and model is None:
-        raise click.UsageError("--rerank needs the features of queries and --model")
+    if radius is not None and k is not None:
+        raise click.UsageError("--radius finds all within a distance; leave out --k")
     from sadih_dask import SADIH, CodeStore
     from sadih_dask.jobs.search import check_target, look_up, open_queries, write_results
 
@@ -113,7 +114,8 @@ def search_command(
     database = CodeStore.open(codes)
     learner = None if model is None else SADIH.load(model)
     with options.resumable("Nothing was written."), running.prepared():
-        asked = open_queries(queries, database, learner, projections=rerank)
+        exact = symmetric or radius is not None
+        asked = open_queries(queries, database, learner, symmetric=exact)
         with running.bar("Searching"):
             found = look_up(database, asked, k or 100, radius, max_results=max_results)
     names = range(len(found)) if asked.ids is None else asked.ids
@@ -133,7 +135,9 @@ def _table(found: Neighbours | WithinRadius, names: Any, show: int) -> Iterator[
         return
     titles = [str(names[query]) for query in range(shown)]
     width = max(len("query"), *map(len, titles))
-    yield f"{'query':>{width}}  finds, nearest first: id (Hamming distance)"
+    weighted = found.distances.dtype.kind == "f"
+    kind = "weighted Hamming distance" if weighted else "Hamming distance"
+    yield f"{'query':>{width}}  finds, nearest first: id ({kind})"
     room = max(40, shutil.get_terminal_size((100, 20)).columns) - width - 2
     for query, title in enumerate(titles):
         ids, distances = first_finds(found, query)
@@ -148,7 +152,7 @@ def _line(ids: Any, distances: Any, room: int) -> str:
         return "none"
     line = ""
     for place, (name, distance) in enumerate(zip(ids, distances, strict=True)):
-        item = f"{'  ' if line else ''}{name} ({distance})"
+        item = f"{'  ' if line else ''}{name} ({round(float(distance), 1):g})"
         left = len(ids) - place - 1
         rest = f"  ... {left:,} more" if left else ""
         if line and len(line) + len(item) + len(rest) > room:

@@ -11,7 +11,7 @@ import click
 
 from sadih_dask.cli import options
 from sadih_dask.cli.output import Bar, echo, echo_json
-from sadih_dask.model.parameters import MAX_QUERIES, PAPER_GRID, PARAMETERS, Parameter
+from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES, PAPER_GRID, PARAMETERS, Parameter
 
 if TYPE_CHECKING:
     from sadih_dask.report.page import Length
@@ -213,11 +213,6 @@ def tune_command(
         _list_files(tuned.files, missing_matplotlib())
 
 
-_PROTOCOLS = (
-    "learned: database rows carry the code of their labels; encoded: they are hashed as queries."
-)
-
-
 @click.command()
 @click.argument("model", type=click.Path(dir_okay=False))
 @click.argument("queries")
@@ -238,6 +233,13 @@ _PROTOCOLS = (
     help="Of more QUERIES look so many up, drawn at random, always the same; 0: all of them.",
 )
 @click.option(
+    "--class-folds",
+    type=click.IntRange(min=0),
+    default=CLASS_FOLDS,
+    show_default=True,
+    help="Parts of the classes that are left out in turn, to see how unseen ones fare; 0: none.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -253,15 +255,22 @@ def evaluate_command(
     codes: str | None,
     bits: tuple[int, ...],
     max_queries: int,
+    class_folds: int,
     output: Path | None,
     as_json: bool,
     running: options.Running,
 ) -> None:
     """Look the rows of the store QUERIES up by their codes and compare labels.
 
-    Under `learned` they are looked up among the rows that MODEL has learned from, each with the
-    code of its labels; under `encoded` among the rows of the store DATABASE, hashed by MODEL. A row
-    is relevant if it shares a label with the query.
+    QUERIES should be rows that MODEL has not learned from. Under `learned` they are looked up among
+    the rows that it has learned from, each with the code of its labels; under `encoded` among the
+    rows of the store DATABASE, hashed by MODEL; under `fresh` among each other; under `unseen`
+    among each other too, by models that learn from a sample of DATABASE without their classes. A
+    row is relevant if it shares a label with the query.
+
+    Beside these codes stand, for the same rows: real-valued queries with these codes, ITQ, a
+    classifier with one code per class, product quantisation to as many bytes (if FAISS is
+    installed), and the cosine of the features.
     """
     from sadih_dask.jobs.evaluate import (
         TIE_RULE,
@@ -289,7 +298,7 @@ def evaluate_command(
         output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
     with options.resumable("Repeat the same command."), running.prepared():
         with running.bar("Comparing"):
-            lengths = measure(learner, rows, bits, max_queries)
+            lengths = measure(learner, rows, bits, max_queries, class_folds)
         if as_json:
             echo_json(document(learner, rows, lengths))
         else:
@@ -313,8 +322,11 @@ def evaluate_command(
 
 def _print_metrics(lengths: Sequence[Length], own: int, ties: str) -> None:
     """The whole table of the model's own length, and MAP of the others."""
-    shown = repr(next(length.protocols for length in lengths if length.n_bits == own))
-    echo(*shown.splitlines(), "", _PROTOCOLS, ties)
+    from sadih_dask.retrieval.evaluation import PROTOCOLS
+
+    shown = next(length.protocols for length in lengths if length.n_bits == own)
+    said = [f"{name}: {PROTOCOLS[name]}." for name in shown.known]
+    echo(*repr(shown).splitlines(), "", *said, ties)
     if len(lengths) < 2:
         return
     names = list(lengths[0].known)

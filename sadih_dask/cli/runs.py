@@ -158,17 +158,11 @@ def _print_metrics(metrics: Mapping[str, Any], n_queries: int | None) -> None:
     of = f"{metrics['n_queries']:,} of {n_queries:,} queries"
     echo(f"Means over {of} ± their standard errors:")
     protocols = list(next(iter(lengths.values())))
-    names = ["MAP", "precision@100"]
-    titles = [f"{name} {protocol}" for protocol in protocols for name in names]
-    echo(f"{'bits':>6}" + "".join(f"{title:>23}" for title in titles))
+    echo(f"{'bits':>6}" + "".join(f"{f'MAP {protocol}':>18}" for protocol in protocols))
     for bits, found in lengths.items():
-        pairs = (
-            (found[protocol].get(name), errors[bits][protocol].get(name))
-            for protocol in protocols
-            for name in names
-        )
+        pairs = ((found[name].get("MAP"), errors[bits][name].get("MAP")) for name in protocols)
         cells = (" ± ".join(f"{v:.4f}" for v in pair if v is not None) for pair in pairs)
-        echo(f"{bits:>6}" + "".join(f"{cell:>23}" for cell in cells))
+        echo(f"{bits:>6}" + "".join(f"{cell:>18}" for cell in cells))
 
 
 @click.command()
@@ -203,7 +197,7 @@ def runs_command(directory: str, as_json: bool) -> None:
     width = max(len(record["id"]) for record in records)
     echo(
         f"  {'run':<{width}}  {'outcome':<12}{'seconds':>9}{'rows':>14}{'bits':>6}"
-        f"{'MAP learned':>13}{'MAP encoded':>13}  stages done"
+        f"{'MAP learned':>13}{'MAP fresh':>13}  stages done"
     )
     for record in records:
         star = "*" if record["id"] == latest else " "
@@ -218,7 +212,7 @@ def _line(record: Mapping[str, Any]) -> str:
     outcome = record["outcome"]
     rows = record.get("rows")
     bits = (record.get("metrics") or {}).get("n_bits")
-    values = [mean_average_precision(record, protocol) for protocol in ("learned", "encoded")]
+    values = [mean_average_precision(record, protocol) for protocol in ("learned", "fresh")]
     shown = "".join(f"{'' if value is None else f'{value:.4f}':>13}" for value in values)
     seconds = record.get("seconds", 0.0)
     return (

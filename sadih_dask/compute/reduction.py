@@ -43,6 +43,10 @@ class BlockReduction(Protocol[Partial]):
     ) -> Partial:
         """The partial result of one block."""
 
+
+class KeptReduction(BlockReduction[Partial], Protocol[Partial]):
+    """One whose partial results can be kept in files."""
+
     def identity(self) -> str:
         """A hash of everything, beside the rows, that decides the partial results."""
 
@@ -276,15 +280,6 @@ class Discovered:
     vocabulary: Vocabulary
     multi_label: bool
 
-    @classmethod
-    def of_block(
-        cls, reduction: BlockReduction[Any], features: Array, labels: Array, first_row: int
-    ) -> Discovered:
-        """The partial result of one block of rows with names, numbers or tags."""
-        found = Targets.of(labels, first_row)
-        partial = reduction.of_block(features, found.labels, first_row)
-        return cls(partial, found.classes, found.multi_label)
-
     def merge(self, other: Discovered, *, overwrite: bool = False) -> Discovered:
         """Cover the rows of both, ``other`` being the later ones."""
         if self.multi_label != other.multi_label:
@@ -296,6 +291,29 @@ class Discovered:
             part.partial.relabel(both.find(part.vocabulary), len(both)) for part in (self, other)
         )
         return Discovered(one.merge(two, overwrite=overwrite), both, self.multi_label)
+
+
+@dataclass(frozen=True, eq=False)
+class Discovering:
+    """A reduction of rows that come with names, numbers or tags, whose classes it finds.
+
+    numbered  what is done to rows with class numbers
+    """
+
+    numbered: BlockReduction[Any]
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block."""
+        return self.numbered.block_rows
+
+    def of_block(
+        self, features: Array, labels: Array, first_row: int, *, overwrite: bool = False
+    ) -> Discovered:
+        """The partial result of one block, and its classes."""
+        found = Targets.of(labels, first_row)
+        partial = self.numbered.of_block(features, found.labels, first_row, overwrite=overwrite)
+        return Discovered(partial, found.classes, found.multi_label)
 
 
 def training_statistics(folds: tuple[Statistics | None, ...], fold: int) -> Statistics:

@@ -11,17 +11,19 @@ from sadih_dask.compute.codes import DatabaseCodes, open_codes
 from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import Question, Result, reduce_pairs
 from sadih_dask.errors import InputError
+from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.nearest import (
     Finds,
     Neighbours,
     WithinRadius,
-    asymmetric_order,
+    bit_weights,
     check_finds,
     distances_of,
     keys_within,
     merge_keys,
     nearest_keys,
     rows_of,
+    weighted_distances,
 )
 from sadih_dask.types import Array, BitOrder, Bytes, Ints
 
@@ -35,7 +37,6 @@ def search(
     k: int = ...,
     *,
     projections: Any = ...,
-    candidates: int | None = ...,
     bitorder: BitOrder | None = ...,
     progress: Progress | None = ...,
 ) -> Neighbours: ...
@@ -61,7 +62,6 @@ def search(
     radius: int | None = None,
     max_results: int = MAX_RESULTS,
     projections: Any = None,
-    candidates: int | None = None,
     bitorder: BitOrder | None = None,
     progress: Progress | None = None,
 ) -> Neighbours | WithinRadius:
@@ -75,9 +75,10 @@ def search(
     ``radius`` instead, all items up to that distance are; a search that finds more than
     ``max_results`` of them is stopped, and memory is a few times 8 bytes for each.
 
-    ``projections``, the real-valued scores of the same queries (`SADIH.project`), re-rank the first
-    ``candidates`` (default 10 k) by inner product with their codes and keep the first ``k``; the
-    distances are still Hamming distances.
+    ``projections``, the real-valued scores of the same queries (`SADIH.project`), weight the bits:
+    those of which a query was certain count more. That finds better (`evaluate_model` says how much
+    better, as "asymmetric"), as exactly, and costs a little more. Distances are then sums of the
+    weights of the bits that differ, which are 1 on average.
 
     ``bitorder`` is that of codes in arrays, which may be left out where it is little. Stores know
     theirs: two that differ are compared bit by bit, as any others.
@@ -87,7 +88,7 @@ def search(
     codes, packed = open_codes(database, queries, n_bits, bitorder)
     if radius is not None:
         if k is not None or scores is not None:
-            raise InputError("give k or radius, not both; projections re-rank the first k")
+            raise InputError("give k or radius, not both; projections weight the bits of the k")
         if radius < 0:
             raise InputError(f"radius is {radius}; distances begin at 0")
         with reporting(progress):
@@ -95,15 +96,30 @@ def search(
     k = 10 if k is None else k
     if k < 1:
         raise InputError(f"k is {k}; ask for at least one neighbour")
-    n_found = k
-    if scores is not None:
-        n_found = max(k, 10 * k if candidates is None else candidates)
-    elif candidates is not None:
-        raise InputError("candidates are re-ranked by projections; give both or neither")
-    question = Nearest(max(min(n_found, codes.n_rows), 1))
+    question = Nearest(max(min(k, codes.n_rows), 1))
+    weights = None if scores is None else _weights(codes, packed, scores)
     with reporting(progress):
-        keys = np.concatenate(_ask(question, codes, packed))
-    return _named(codes, keys if scores is None else _rerank(codes, keys, scores)[:, :k])
+        keys = np.concatenate(_ask(question, codes, packed, weights))
+    rows = rows_of(keys)
+    if weights is None:
+        distances: Array = distances_of(keys).astype(np.int32)
+    else:
+        distances = weighted_distances(keys, weights, codes.n_bits)
+    return Neighbours(rows, distances, _ids(codes, rows))
+
+
+def _weights(database: DatabaseCodes, queries: Bytes, scores: Array) -> Ints:
+    """Weights of bits, after a check that the scores are those of the queries."""
+    if scores.shape != (len(queries), database.n_bits):
+        raise InputError(
+            f"projections have shape {scores.shape}; {len(queries)} queries of "
+            f"{database.n_bits} bits have ({len(queries)}, {database.n_bits})"
+        )
+    if not np.isfinite(scores).all():
+        raise InputError("projections hold values that are not finite")
+    if not np.array_equal(pack(scores), queries):
+        raise InputError("projections are not those of the queries: their signs are other bits")
+    return bit_weights(scores)
 
 
 @dataclass(frozen=True)
@@ -117,9 +133,12 @@ class Nearest:
         """Size of a partial result."""
         return 8 * self.k
 
-    def answer(self, database: DatabaseCodes, queries: Bytes, start: int, stop: int) -> Ints:
+    def answer(
+        self, database: DatabaseCodes, queries: tuple[Bytes, Ints | None], start: int, stop: int
+    ) -> Ints:
         """Smallest keys over rows ``[start, stop)``."""
-        return nearest_keys(queries, database.blocks(start, stop), self.k)
+        codes, weights = queries
+        return nearest_keys(codes, database.blocks(start, stop), self.k, weights)
 
     def merge(self, one: Ints, other: Ints) -> Ints:
         """Smallest keys of two ranges."""
@@ -135,9 +154,11 @@ class Within:
 
     bytes_per_query = 1  # what is found decides, and the limit bounds that
 
-    def answer(self, database: DatabaseCodes, queries: Bytes, start: int, stop: int) -> Finds:
+    def answer(
+        self, database: DatabaseCodes, queries: tuple[Bytes, Ints | None], start: int, stop: int
+    ) -> Finds:
         """Finds in rows ``[start, stop)``."""
-        return keys_within(queries, database.blocks(start, stop), self.radius, self.limit)
+        return keys_within(queries[0], database.blocks(start, stop), self.radius, self.limit)
 
     def merge(self, one: Finds, other: Finds) -> Finds:
         """Finds in two ranges."""
@@ -157,30 +178,16 @@ def _within(database: DatabaseCodes, queries: Bytes, radius: int, limit: int) ->
 
 
 def _ask(
-    question: Question[Bytes, Result], database: DatabaseCodes, queries: Bytes
+    question: Question[tuple[Bytes, Ints | None], Result],
+    database: DatabaseCodes,
+    queries: Bytes,
+    weights: Ints | None = None,
 ) -> list[Result]:
-    def cut(block: range) -> Bytes:
-        return queries[block.start : block.stop]
+    def cut(block: range) -> tuple[Bytes, Ints | None]:
+        part = slice(block.start, block.stop)
+        return queries[part], None if weights is None else weights[part]
 
     return reduce_pairs(question, database, len(queries), cut)
-
-
-def _rerank(database: DatabaseCodes, keys: Ints, projections: Array) -> Ints:
-    """Keys in the order of inner products; the candidates' codes are read once."""
-    rows = rows_of(keys)
-    wanted = np.unique(rows)
-    codes = database.take(wanted)
-    if projections.shape != (len(keys), database.n_bits):
-        raise InputError(
-            f"projections have shape {projections.shape}; {len(keys)} queries of "
-            f"{database.n_bits} bits have ({len(keys)}, {database.n_bits})"
-        )
-    return np.take_along_axis(keys, asymmetric_order(projections, rows, codes, wanted), axis=1)
-
-
-def _named(database: DatabaseCodes, keys: Ints) -> Neighbours:
-    rows = rows_of(keys)
-    return Neighbours(rows, distances_of(keys).astype(np.int32), _ids(database, rows))
 
 
 def _ids(database: DatabaseCodes, rows: Ints) -> Array:

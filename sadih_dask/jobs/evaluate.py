@@ -16,20 +16,19 @@ import numpy as np
 
 from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows, coverage_of
-from sadih_dask.compute.rows import StoreRows, classes_of
+from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import heard_in
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.files.file import locate
 from sadih_dask.files.redaction import redact
-from sadih_dask.learning.classes import Vocabulary, renumbering
 from sadih_dask.model.estimator import SADIH
-from sadih_dask.model.evaluation import evaluate_model
-from sadih_dask.model.parameters import MAX_QUERIES
+from sadih_dask.model.evaluation import AskedRows
+from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES
 from sadih_dask.report import code_statistics
-from sadih_dask.report.page import Length, Retrieval, best_possible, drawings, render
+from sadih_dask.report.page import Length, Retrieval, drawings, render
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols, sample_queries
 from sadih_dask.stores import CodeStore, FeatureStore
-from sadih_dask.types import Floats, Ints
+from sadih_dask.types import Ints
 
 METRICS, FIGURES, REPORT = "metrics.json", "figures", "report.html"
 TIE_RULE = "Items at equal distance have no order: every value is its mean over all orders of ties."
@@ -89,28 +88,23 @@ def measure(
     rows: Collection,
     n_bits: Sequence[int] = (),
     max_queries: int | None = MAX_QUERIES,
+    class_folds: int = CLASS_FOLDS,
 ) -> list[Length]:
     """Evaluate a model, and its sisters of other lengths, which are solved from its statistics.
 
     The sisters are learned without reading any row; their database is hashed on the way. All look
-    the same queries up, at most ``max_queries`` (see `evaluate_model`).
+    the same queries up, at most ``max_queries`` (see `evaluate_model`, of ``class_folds`` too).
     """
     rows.check(model)
     own = model.hash_function_.n_bits
+    asked = AskedRows(model, rows.queries, rows.database, max_queries, class_folds)
     lengths = []
     for bits in sorted({own, *n_bits}):
         sister, seconds = (model, None) if bits == own else _sister(model, bits)
         codes = rows.codes if bits == own else None
         n_rows = 0 if rows.database is None else rows.database.n_rows
         heard = heard_in(n_rows)
-        found = evaluate_model(
-            sister,
-            rows.queries,
-            rows.database,
-            codes=codes,
-            max_queries=max_queries,
-            progress=heard,
-        )
+        found = asked.evaluate(sister, codes, progress=heard)
         lengths.append(Length(bits, found, seconds))
     return lengths
 
@@ -140,8 +134,7 @@ def look_closer(model: SADIH, rows: Collection, lengths: Sequence[Length]) -> Re
     shown = None
     if len(chosen):
         shown = code_statistics.pictured(queries, chosen, database, nearest, names)
-    ceiling = _ceiling(model, queries, database, lengths)
-    return replace(found, bits=bits, neighbours=shown, ceiling=ceiling)
+    return replace(found, bits=bits, neighbours=shown)
 
 
 def _looked_up(found: Evaluation) -> Ints:
@@ -167,29 +160,6 @@ def _codes(model: SADIH, rows: Collection, database: FeatureStore) -> DatabaseCo
 def _number_alike(names: Sequence[str], other: Sequence[str]) -> bool:
     """Whether one number is one class to both, as far as both have names."""
     return all(a == b for a, b in zip(names, other, strict=False))
-
-
-def _ceiling(
-    model: SADIH, queries: FeatureStore, database: FeatureStore, lengths: Sequence[Length]
-) -> Floats | None:
-    """What a perfect ranking reaches, if rows have one class and both protocols the same rows."""
-    learned = model.statistics_
-    if model.multi_label_ or learned is None or len(database.shape("labels")) == 2:
-        return None
-    if not _number_alike(database.class_names, queries.class_names):
-        return None
-    known_as = renumbering(classes_of(database), Vocabulary(model.classes_))
-    numbers = np.arange(len(model.classes_)) if known_as is None else known_as.numbers
-    asked = queries.take("labels", _looked_up(lengths[0].protocols.learned))
-    counts = np.zeros(1 + max(int(asked.max()), int(numbers.max())), np.int64)
-    for _, labels in database.blocks("labels"):
-        counts += np.bincount(labels, minlength=len(counts))[: len(counts)]
-    known = np.zeros_like(counts)
-    known[numbers[learned.groups.indices]] = learned.counts
-    if not np.array_equal(counts, known):
-        return None
-    most = max(len(e.precision_curve) for length in lengths for e in length.known.values())
-    return best_possible(counts[asked], most)
 
 
 def document(model: SADIH, rows: Collection, lengths: Sequence[Length]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from sadih_dask.errors import Argument, ConflictError, FormatError, InputError, 
 from sadih_dask.files.filesystem import write_atomically
 from sadih_dask.jobs.inspect import open_store
 from sadih_dask.model.estimator import SADIH
+from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.types import Array, Bytes, Floats
@@ -110,16 +111,14 @@ class Queries:
 
 
 def open_queries(
-    url: str, codes: CodeStore, model: SADIH | None = None, *, projections: bool = False
+    url: str, codes: CodeStore, model: SADIH | None = None, *, symmetric: bool = False
 ) -> Queries:
     """Open what is to be looked up among ``codes``.
 
     Without a model it is a code store of the same model. With one it is a feature store or a .npy
-    file of features, which are hashed here.
+    file of features, which are hashed here; their scores weight the bits, unless ``symmetric``.
     """
     if model is None:
-        if projections:
-            raise InputError("re-ranking needs the scores of features: give the model and features")
         return _from_codes(url)
     if codes.model != model.fingerprint_:
         raise InputError(
@@ -127,9 +126,11 @@ def open_queries(
             f"{model.fingerprint_!r}; codes of two models cannot be compared"
         )
     features, ids = _features(url)
-    scores = model.project(_in_memory(features)) if projections else None
+    if not symmetric:
+        scores = model.project(_in_memory(features))
+        return Queries(pack(scores), ids, scores)
     hashed = model.transform(features)
-    return Queries(computed(hashed) if is_lazy(hashed) else hashed, ids, scores)
+    return Queries(computed(hashed) if is_lazy(hashed) else hashed, ids)
 
 
 _GIVE_MODEL = Remedy("Give the model that hashes them ({})", Argument("model"))

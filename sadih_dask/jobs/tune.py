@@ -51,7 +51,7 @@ class Tuned:
         """Everything that was found, as JSON takes it."""
         search, best = self.search, self.search.best_by_bits_
         return {
-            "metric": "mean average precision, learned codes",
+            "metric": "mean average precision, fresh rows",
             "n_rows": self.fitted.n_rows,
             "n_folds": search.n_folds,
             "n_queries": search.n_queries,

@@ -34,9 +34,9 @@ from sadih_dask.model.results import Score
 from sadih_dask.model.scanning import CheckpointLike, Folded, Folding, scan_folds
 from sadih_dask.model.solve import Family
 from sadih_dask.retrieval.codes import pack
-from sadih_dask.retrieval.histograms import group_histograms
+from sadih_dask.retrieval.histograms import histograms_within
 from sadih_dask.retrieval.metrics import mean_average_precision
-from sadih_dask.types import Array, BitOrder, Floats, Ints
+from sadih_dask.types import Array, BitOrder, Ints
 
 TASKS_A_THREAD = 2
 """Tasks for every thread, at least; with fewer the last ones leave threads idle."""
@@ -52,9 +52,8 @@ class SADIHCV(
     One scan keeps the statistics of every fold apart, and a sample of each fold's rows as queries.
     All combinations of all code lengths are then solved from statistics: for every fold from those
     of the others, and in the end from those of all rows. The score of a combination is the mean,
-    over the folds, of the mean average precision of a fold's queries over the rows of the other
-    folds with their learned codes: what `SADIH.score` computes. Anchors are drawn once, from the
-    features of all rows.
+    over the folds, of the mean average precision of a fold's queries among each other: what
+    `SADIH.score` computes. Anchors are drawn once, from the features of all rows.
 
     Parameters
     ----------
@@ -244,7 +243,7 @@ def _bunches(
 
 
 def score_bunch(folded: Folded, bunch: Bunch) -> list[Score]:
-    """Learn from the other folds, and look the fold's queries up among their rows."""
+    """Learn from the other folds, and look the fold's queries up among each other."""
     began = time.perf_counter()
     training = _Training.of(folded, bunch.fold)
     family = Family(SimpleNamespace(**bunch.candidates[0]), training.statistics, folded.seed, None)
@@ -259,7 +258,7 @@ def score_bunch(folded: Folded, bunch: Bunch) -> list[Score]:
         value = known.get(key) if key is not None else None
         if value is None:
             function = family.hash_function(state)
-            value = training.score(pack(function.project(training.features)), state.B)
+            value = training.score(pack(function.project(training.features)), len(state.B))
             if key is not None:
                 known[key] = value
         ended = time.perf_counter()
@@ -282,7 +281,7 @@ class _Training:
         queries = folded.queries[fold]
         if folded.multi_label:
             labels = group_rows(queries.labels, statistics.groups.n_classes)
-        else:  # as a fit numbers its classes; queries of a class that is missing find nothing
+        else:  # as a fit numbers its classes; queries of a class that is missing are left out
             statistics, classes = statistics.compact()
             queries = queries.take(np.isin(queries.labels, classes))
             labels = group_rows(np.searchsorted(classes, queries.labels), len(classes))
@@ -296,14 +295,13 @@ class _Training:
             mapped = folded.anchor_map(np.ascontiguousarray(mapped))
         return cls(fold, statistics, mapped, labels)
 
-    def score(self, codes: Array, label_codes: Floats) -> float:
-        """Mean average precision over the training rows, each with the code of its labels."""
-        database = pack(label_codes.T), self.statistics.groups, self.statistics.counts
-        histograms = group_histograms(codes, self.labels, *database, len(label_codes))
+    def score(self, codes: Array, n_bits: int) -> float:
+        """Mean average precision of the queries, each looked up among the others."""
+        histograms = histograms_within(codes, self.labels, np.arange(len(codes)), n_bits)
         found = mean_average_precision(histograms)
         if np.isnan(found):
             raise LabelError(
-                f"none of the {len(codes)} queries of fold {self.fold} shares a label with a row "
-                "of another fold; use more queries, or add rows of the rare classes"
+                f"none of the {len(codes)} queries of fold {self.fold} shares a label with "
+                "another; use more queries, or add rows of the rare classes"
             )
         return found

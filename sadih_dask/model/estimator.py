@@ -29,19 +29,20 @@ from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress, is_lazy, reporting
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.classes import Vocabulary
+from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.randomness import draw_seed
 from sadih_dask.learning.statistics import canonical_blocks
 from sadih_dask.model.collections import as_arrays, column_names, in_memory, like, refuse_frames
 from sadih_dask.model.inputs import (
     LabelledRows,
+    as_targets,
     check_features,
     check_width,
     group_targets,
-    known_statistics,
     stored_targets,
 )
 from sadih_dask.model.model_file import Model, read_model, write_model
-from sadih_dask.model.parameters import check_parameters
+from sadih_dask.model.parameters import MAX_QUERIES, check_parameters
 from sadih_dask.model.scanning import (
     CheckpointLike,
     Scanned,
@@ -54,7 +55,8 @@ from sadih_dask.model.scanning import (
 )
 from sadih_dask.model.solve import learn
 from sadih_dask.retrieval.codes import check_bitorder, pack, reorder
-from sadih_dask.retrieval.histograms import group_histograms
+from sadih_dask.retrieval.evaluation import sample_queries
+from sadih_dask.retrieval.histograms import histograms_within
 from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.coverage import Coverage, Difference
@@ -444,15 +446,24 @@ class SADIH(
             )
 
     def score(self, X: Any, y: Any) -> float:
-        """Mean average precision of these rows as queries over the rows learned from.
+        """Mean average precision of these rows looked up among each other, by their hashed codes.
 
-        The database carries its learned codes, the queries are hashed; relevant is what shares a
-        label. Ties in distance are averaged over all orders. Costs rows x label groups.
+        Relevant is what shares a label, also one that the model does not know; rows without any
+        partner are left out. Rows that were not learned from tell what the codes are worth. Of more
+        than 10,000 rows so many are drawn, always the same. Ties in distance are averaged over all
+        orders. `evaluate_model` has the other protocols.
         """
-        codes, y = in_memory(self._hash(X)), in_memory(y)
-        counts = known_statistics(self, self.multi_label_).counts
-        database = self.label_codes_, self.groups_, counts, self.hash_function_.n_bits
-        return mean_average_precision(group_histograms(codes, group_targets(self, y), *database))
+        codes, labels = in_memory(self._hash(X)), as_targets(in_memory(y)).labels
+        if labels.shape[0] != len(codes):
+            raise LabelError(
+                f"X has {len(codes)} rows but y has {labels.shape[0]}; both must describe the same "
+                "rows"
+            )
+        groups, ids = group_rows(labels)
+        drawn = sample_queries(len(codes), MAX_QUERIES)
+        n_bits = self.hash_function_.n_bits
+        found = histograms_within(codes[drawn], (groups, ids[drawn]), np.arange(len(drawn)), n_bits)
+        return mean_average_precision(found)
 
     @property
     def label_groups_(self) -> sp.csr_array:
@@ -480,7 +491,7 @@ class SADIH(
 
         ``path`` may be a URL (``s3://bucket/m.sadih``), with ``storage_options`` for its library.
         Without ``statistics`` the file is small, and the loaded model hashes but cannot
-        `partial_fit`, `forget` or `score`. With ``since``, the version that a file had
+        `partial_fit` or `forget`. With ``since``, the version that a file had
         (`files.file.locate(path).version()`), a later one is not replaced: ConflictError.
         """
         check_is_fitted(self)

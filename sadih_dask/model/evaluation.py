@@ -1,8 +1,9 @@
-"""Retrieval quality of a model, under both protocols."""
+"""Retrieval quality of a model, under every protocol."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from sadih_dask.compute.rows import (
 from sadih_dask.compute.run import Progress, computed, current_client, is_lazy, nobody, reporting
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.classes import Vocabulary
+from sadih_dask.model import held_out
 from sadih_dask.model.estimator import SADIH
-from sadih_dask.model.parameters import MAX_QUERIES
+from sadih_dask.model.held_out import HeldOut, RowSample, Trial
+from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES
 from sadih_dask.retrieval.evaluation import (
     CURVE_LENGTH,
     CUTOFFS,
@@ -34,6 +37,8 @@ from sadih_dask.retrieval.histograms import Histograms
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.types import Bytes
 
+HELD_OUT = ("fresh", "unseen")
+"""Protocols that look the queries up among each other."""
 HELD_CODES = 64 * 2**20
 """Bytes of codes that are hashed once and held; more are hashed for every block of queries."""
 
@@ -48,55 +53,133 @@ def evaluate_model(
     radius: int = RADIUS,
     curve_length: int = CURVE_LENGTH,
     max_queries: int | None = MAX_QUERIES,
+    class_folds: int = CLASS_FOLDS,
     progress: Progress | None = None,
 ) -> Protocols:
-    """Hash queries and look them up under both protocols, `learned` and `encoded`.
+    """Hash queries and look them up under every protocol, beside floors and ceilings.
 
     ``queries`` and ``database`` are feature stores with labels, or pairs of arrays (features,
-    labels). ``learned`` looks among the rows that the model has learned from, each with the code of
-    its labels, at a cost of queries x label groups. ``encoded`` looks among the rows of
-    ``database``, hashed by the model: read from ``codes``, their code store, or hashed on the way.
-    Without a database only ``learned`` is computed.
+    labels). Queries should be rows that the model has not learned from.
+
+    learned     among the rows that the model has learned from, each with the code of its labels,
+                at a cost of queries x label groups
+    encoded     among the rows of ``database``, hashed by the model: read from ``codes``, their code
+                store, or hashed on the way. Optimistic, where the model has learned from them
+    fresh       among each other: what the codes do for rows to come
+    unseen      among each other, by models that learn from a sample of ``database`` without a
+                part of the classes, ``class_folds`` parts in turn (0: not at all): what the codes
+                do for classes to come
+
+    Without a database `encoded` and `unseen` are not measured.
 
     Every query is compared with every row, so of many queries only ``max_queries``, drawn with
     `sample_queries`, are looked up; None or 0 takes all. What that leaves uncertain is told by the
     standard errors.
     """
-    at = tuple(cutoffs)
+    asked = AskedRows(model, queries, database, max_queries, class_folds)
+    return asked.evaluate(
+        model, codes, cutoffs=cutoffs, radius=radius, curve_length=curve_length, progress=progress
+    )
 
-    def summary(histograms: Histograms) -> Evaluation:
-        return Evaluation.of(
-            histograms,
-            cutoffs=at,
-            radius=radius,
-            curve_length=curve_length,
-            n_drawn_from=n_queries,
-        )
 
-    if model.statistics_ is None:
-        raise InputError(
-            "this model was saved without statistics, so the rows behind its learned codes are "
-            "unknown; evaluate codes with evaluate(...)",
-            remedy=Remedy("Or save it with {}", Argument("statistics", True)),
-        )
-    if codes is not None and database is None:
-        raise LabelError("codes have no labels; pass the database that holds them too")
-    packed, query_labels = _queries(model, queries)
-    n_queries = len(packed)
-    drawn = sample_queries(n_queries, max_queries)
-    held = ArrayLabels(model.groups_, np.arange(len(model.groups_)))
-    columns = (len(model.classes_),) if model.multi_label_ else ()
-    asked = labels_as(Vocabulary(model.classes_), columns, query_labels)
-    label_codes = DatabaseCodes.in_memory(model.label_codes_, model.hash_function_.n_bits)
-    with reporting(nobody):  # it takes no time beside the rows of a database
-        learned = compare(label_codes, held, packed, asked, model.statistics_.counts, drawn)
-    encoded = None
-    if database is not None:
-        hashed, database_labels = _database(model, database, codes)
-        labels, asked = open_labels(database_labels, query_labels)
-        with reporting(progress):
-            encoded = summary(compare(hashed, labels, packed, asked, drawn=drawn))
-    return Protocols(summary(learned), encoded)
+class AskedRows:
+    """Rows that models of one set of statistics are evaluated on, at any length of codes.
+
+    Samples are drawn, and models without a part of the classes are learned, once for all.
+    """
+
+    def __init__(
+        self,
+        model: SADIH,
+        queries: Any,
+        database: Any = None,
+        max_queries: int | None = MAX_QUERIES,
+        class_folds: int = CLASS_FOLDS,
+    ) -> None:
+        self.queries, self.database = queries, database
+        self.max_queries = max_queries
+        self._n_folds = class_folds
+        self._first = model
+
+    @cached_property
+    def _fresh(self) -> RowSample:
+        return RowSample.sample(self.queries, held_out.ROWS, self._first.seed_)
+
+    @cached_property
+    def _sample(self) -> RowSample:
+        return RowSample.sample(self.database, held_out.LEARNED_ROWS, self._first.seed_)
+
+    @cached_property
+    def _folds(self) -> list[Trial]:
+        rows = self._sample, self._fresh
+        return held_out.class_folds(self._first, *rows, self._n_folds, self.max_queries)
+
+    @cached_property
+    def absent(self) -> dict[str, str]:
+        """Protocols that cannot be measured with these rows, and why."""
+        found = {}
+        if self._first.change_in(self.queries) is not None:
+            found["fresh"] = "the model has learned from the queries"
+        if self._n_folds == 0:
+            found["unseen"] = "it is not asked for"
+        elif self.database is None:
+            found["unseen"] = "there is no database to learn from"
+        elif "fresh" in found:
+            found["unseen"] = found["fresh"]
+        elif not (self._fresh.single_label and self._sample.single_label):
+            found["unseen"] = "rows have several labels"
+        elif not self._folds:
+            found["unseen"] = "it takes four classes, in the queries and in the database"
+        return found
+
+    def evaluate(
+        self,
+        model: SADIH,
+        codes: CodeStore | None = None,
+        *,
+        progress: Progress | None = None,
+        **shown: Any,
+    ) -> Protocols:
+        """Look the queries up under every protocol; ``shown`` is as in `evaluate_model`."""
+        if model.statistics_ is None:
+            raise InputError(
+                "this model was saved without statistics, so the rows behind its learned codes are "
+                "unknown; evaluate codes with evaluate(...)",
+                remedy=Remedy("Or save it with {}", Argument("statistics", True)),
+            )
+        if codes is not None and self.database is None:
+            raise LabelError("codes have no labels; pass the database that holds them too")
+        packed, query_labels = _queries(model, self.queries)
+        n_queries, n_bits = len(packed), model.hash_function_.n_bits
+        drawn = sample_queries(n_queries, self.max_queries)
+
+        def summary(histograms: Histograms) -> Evaluation:
+            return Evaluation.of(histograms, n_drawn_from=n_queries, **shown)
+
+        held = ArrayLabels(model.groups_, np.arange(len(model.groups_)))
+        columns = (len(model.classes_),) if model.multi_label_ else ()
+        asked = labels_as(Vocabulary(model.classes_), columns, query_labels)
+        label_codes = DatabaseCodes.in_memory(model.label_codes_, n_bits)
+        found: dict[str, Evaluation] = {}
+        with reporting(nobody):  # it takes no time beside the rows of a database
+            counts = model.statistics_.counts
+            found["learned"] = summary(compare(label_codes, held, packed, asked, counts, drawn))
+        if self.database is not None:
+            hashed, database_labels = _database(model, self.database, codes)
+            labels, asked = open_labels(database_labels, query_labels)
+            with reporting(progress):
+                found["encoded"] = summary(compare(hashed, labels, packed, asked, drawn=drawn))
+        trials = {name: self._trials(name, model) for name in HELD_OUT if name not in self.absent}
+        for name, of_it in trials.items():
+            found[name] = summary(Histograms.stack([trial.by_model() for trial in of_it]))
+        baselines = {name: held_out.compare_with_baselines(of_it) for name, of_it in trials.items()}
+        return Protocols(**found, baselines=baselines, absent=self.absent)
+
+    def _trials(self, protocol: str, model: SADIH) -> list[Trial]:
+        if protocol == "unseen":
+            return [fold.at(model.hash_function_.n_bits) for fold in self._folds]
+        learned = None if self.database is None else self._sample
+        return [Trial(model, learned, HeldOut.of(self._fresh, self.max_queries))]
 
 
 def _queries(model: SADIH, queries: Any) -> tuple[Bytes, Any]:

@@ -136,6 +136,9 @@ MAX_QUERIES = 10_000
 """Queries that an evaluation looks up unless told otherwise: their standard error is 0.005 at most,
 and all of a large collection would take queries x rows."""
 
+CLASS_FOLDS = 4
+"""Parts of the classes that an evaluation leaves out in turn, to look them up as unseen ones."""
+
 PAPER_GRID: dict[str, tuple[float, ...]] = {
     "alpha": (0.01, 0.1, 1.0, 5.0, 10.0),
     "beta": (0.01, 0.1, 1.0, 5.0, 10.0),

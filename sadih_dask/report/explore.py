@@ -41,11 +41,9 @@ class Comparison:
         """Precision against recall."""
         return figures.precision_recall(self._curves(lambda e: (e.recall, e.precision)))
 
-    def precision_retrieved(self, ceiling: Floats | None = None) -> figures.Drawing:
-        """Precision among the first 1, 2, ... items, and that of a perfect ranking if given."""
-        curves = self._curves(lambda e: _ranked(e.precision_curve))
-        best = None if ceiling is None else Curve("best possible", *_ranked(ceiling))
-        return figures.precision_retrieved(curves, ceiling=best)
+    def precision_retrieved(self) -> figures.Drawing:
+        """Precision among the first 1, 2, ... items."""
+        return figures.precision_retrieved(self._curves(lambda e: _ranked(e.precision_curve)))
 
     def map_against_bits(self) -> figures.Drawing:
         """Mean average precision against code length, for results of different lengths."""

@@ -230,6 +230,8 @@ def _(thing: Evaluation | Protocols) -> str:
         ]
         for metric in some.numbers
     ]
+    if isinstance(thing, Protocols):
+        rows += _baseline_rows(thing)
     heads = ["", *(protocol or "value" for protocol in known)]
     lines = {name: (e.recall, e.precision) for name, e in known.items()}
     recall = plot(lines, ("recall", "precision"), "Precision against recall", top=1.0)
@@ -237,6 +239,23 @@ def _(thing: Evaluation | Protocols) -> str:
     name = type(thing).__name__
     title = "mean over queries ± its standard error"
     return card(name, title, facts, heads, rows, pictures=pictures, note=TIES)
+
+
+def _baseline_rows(found: Protocols) -> list[list[str]]:
+    """MAP of other rankings of the same rows, under the protocols that have them."""
+    names = dict.fromkeys(name for each in found.baselines.values() for name in each)
+    rows = []
+    for name in list(names)[1:]:  # the codes themselves are above
+        cells = [name]
+        for protocol in found.known:
+            other = found.baselines.get(protocol, {}).get(name)
+            cells.append(
+                f"{score(other.numbers['MAP'])} ± {score(other.standard_errors['MAP'])}"
+                if other
+                else ""
+            )
+        rows.append([f"MAP, {cells[0]}", *cells[1:]])
+    return rows
 
 
 def protocols_of(found: Evaluation | Protocols) -> dict[str, Evaluation]:

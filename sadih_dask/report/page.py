@@ -11,15 +11,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from markupsafe import Markup
 
 from sadih_dask.cluster.versions import versions_here
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.report.code_statistics import BitCounts, NeighbourPictures
 from sadih_dask.report.html import count, duration, fill, inline_svg
-from sadih_dask.retrieval.evaluation import Evaluation, Protocols
-from sadih_dask.types import Floats, Ints
+from sadih_dask.retrieval.evaluation import HEADLINE, PROTOCOLS, Evaluation, Protocols
 
 if TYPE_CHECKING:
     from sadih_dask.report.figures import Drawing
@@ -29,10 +27,6 @@ TIE_RULE = (
     "a distance, so it does not depend on the order of rows. Queries without a relevant item are "
     "left out of the mean average precision."
 )
-PROTOCOLS = {
-    "learned": "database rows carry the learned code of their labels (the paper's protocol)",
-    "encoded": "database rows are hashed like queries: what one gets for rows without labels",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +51,6 @@ class Retrieval:
     model       the model whose codes are looked at more closely; its length is among them
     bits        of the database codes, or of the learned ones where there is no database
     neighbours  pictures of queries and what they find, where rows have pictures
-    ceiling     the best precision that any ranking can have at 1, 2, ... items retrieved
     classes     names, if any
     """
 
@@ -65,7 +58,6 @@ class Retrieval:
     model: SADIH
     bits: BitCounts | None = None
     neighbours: NeighbourPictures | None = None
-    ceiling: Floats | None = None
     classes: Sequence[str] = ()
 
     @property
@@ -75,30 +67,23 @@ class Retrieval:
         return next(length for length in self.lengths if length.n_bits == n_bits)
 
 
-def best_possible(relevant: Ints, most: int) -> Floats:
-    """Precision of a perfect ranking at 1 .. ``most``, from each query's number of relevant items.
-
-    >>> best_possible(np.array([1, 2]), 4)
-    array([1.   , 0.75 , 0.5  , 0.375])
-    """
-    counts, weights = np.unique(relevant, return_counts=True)
-    values = np.minimum(1, counts[:, None] / np.arange(1, most + 1))
-    return np.average(values, axis=0, weights=weights)
-
-
 def drawings(found: Retrieval) -> Iterator[Drawing]:
     """Every figure there is something to show in; needs matplotlib."""
     from sadih_dask.report import figures
     from sadih_dask.report.explore import Comparison
 
     lengths, own = found.lengths, found.own
-    compared = Comparison({f"{length.n_bits} bits": length.protocols for length in lengths})
+    # The paper's protocol and the one that says most; the tables have the others.
+    drawn = ("learned", own.protocols.headline)
+    compared = Comparison(
+        {f"{length.n_bits} bits": length.protocols.only(*drawn) for length in lengths}
+    )
     if len(lengths) > 1:
         yield compared.map_against_bits()
     yield compared.precision_recall()
     if any(len(e.precision_curve) for length in lengths for e in length.known.values()):
-        yield compared.precision_retrieved(found.ceiling)
-    pairs = {f"{protocol}, {own.n_bits} bits": e for protocol, e in own.known.items()}
+        yield compared.precision_retrieved()
+    pairs = {f"{name}, {own.n_bits} bits": own.known[name] for name in dict.fromkeys(drawn)}
     yield figures.pair_distances({name: (e.similar, e.dissimilar) for name, e in pairs.items()})
     if found.neighbours is not None:
         drawing = figures.neighbour_pictures(found.neighbours)
@@ -125,7 +110,8 @@ def render(
     data    facts about the data, name -> value
     files   files and folders that were written -> what they hold
     """
-    model, evaluation = found.model, list(found.own.known.values())[-1]
+    model, protocols = found.model, found.own.protocols
+    evaluation = protocols.encoded or protocols.learned
     sizes = {"database rows": evaluation.n_database, "queries": evaluation.n_queries}
     sizes |= {"classes": len(model.classes_), "label groups": model.groups_.n_groups}
     rows = [_metrics(length) for length in found.lengths]
@@ -138,6 +124,10 @@ def render(
         sizes=sizes,
         quality=list(zip(found.lengths, rows, strict=True)),
         best=_best(rows),
+        n_bits=found.own.n_bits,
+        rankings=dict.fromkeys(name for each in protocols.baselines.values() for name in each),
+        baselines=protocols.baselines,
+        absent=protocols.absent,
         figures=[(drawing, _pictures(drawing, k)) for k, drawing in enumerate(drawn)],
         data={
             "features": model.n_features_in_,
@@ -160,11 +150,12 @@ def render(
 
 def _tiles(lengths: Sequence[Length], sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     """The numbers that a reader looks for first, each after what it counts."""
-    for protocol in lengths[0].known:
+    known = lengths[0].known
+    for protocol in sorted(known, key=[*HEADLINE, *PROTOCOLS].index):
         maps = [(length.known[protocol].map, length.n_bits) for length in lengths]
-        known = [pair for pair in maps if math.isfinite(pair[0])]
-        if known:
-            best, n_bits = max(known, key=lambda pair: pair[0])
+        finite = [pair for pair in maps if math.isfinite(pair[0])]
+        if finite:
+            best, n_bits = max(finite, key=lambda pair: pair[0])
             yield f"best MAP, {protocol}, {n_bits} bits", f"{best:.3f}"
     for name, number in sizes.items():
         if name != "label groups" or number != sizes["classes"]:
@@ -176,7 +167,7 @@ def _metrics(length: Length) -> dict[str, dict[str, float]]:
     shown = {}
     for protocol, found in length.known.items():
         first = next(iter(found.precision_at), None)
-        names = ["MAP", f"precision@{first}", f"precision, radius {found.radius}"]
+        names = ["MAP", f"precision@{first}"]
         shown[protocol] = {name: v for name, v in found.numbers.items() if name in names}
     return shown
 

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from sadih_dask.types import Floats, Ints
 CUTOFFS = (100, 1000)
 RADIUS = 2
 CURVE_LENGTH = 1000
+BASELINE_CUTOFF = 100
 BY_CUTOFF: dict[str, tuple[str, Callable[[Histograms, int], Floats]]] = {
     "map_at": ("MAP", metrics.average_precision),
     "precision_at": ("precision", metrics.precision_at),
@@ -151,37 +152,120 @@ class Evaluation:
         return _table({"": self})
 
 
+@dataclass(frozen=True)
+class Baseline:
+    """What a ranking reaches on the same queries as others: means over them, and their errors."""
+
+    n_queries: int
+    numbers: Mapping[str, float]
+    standard_errors: Mapping[str, float]
+
+    @classmethod
+    def of(cls, average_precision: Floats, precision: Floats) -> Baseline:
+        """Summarise the values of all queries."""
+        values = {"MAP": average_precision, f"precision@{BASELINE_CUTOFF}": precision}
+        return cls(
+            len(average_precision),
+            {name: mean_of_known(of_each) for name, of_each in values.items()},
+            {name: standard_error(of_each) for name, of_each in values.items()},
+        )
+
+
+PROTOCOLS = {
+    "learned": "database rows carry the learned code of their labels (the paper's protocol)",
+    "encoded": "database rows are hashed like queries; optimistic if they were learned from",
+    "fresh": "queries are looked up among each other: hashed rows that were not learned from",
+    "unseen": "as fresh, by models that have learned nothing of the queries' classes",
+}
+"""What each protocol looks among, in the order of tables."""
+HEADLINE = ("fresh", "encoded", "learned")
+"""Protocols in the order in which they answer what the codes will do; the first that is known."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Protocols:
-    """The same queries against two kinds of database codes, which answer different questions.
+    """The same codes against several kinds of database, which answer different questions.
 
-    learned     the database carries the learned codes of its labels: the paper's protocol
-    encoded     the database is hashed as the queries are: what one gets for unlabelled data, or
-                None where no database was given to hash
+    Each of `PROTOCOLS` is a field, None where it was not measured; ``absent`` says why.
+    ``baselines`` are what else there is to rank by, on the same held-out rows, by protocol and
+    name: the codes themselves, and floors and ceilings.
     """
 
     learned: Evaluation
-    encoded: Evaluation | None
+    encoded: Evaluation | None = None
+    fresh: Evaluation | None = None
+    unseen: Evaluation | None = None
+    baselines: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def known(self) -> dict[str, Evaluation]:
         """Evaluations by the name of their protocol, those that were made."""
-        found = {"learned": self.learned, "encoded": self.encoded}
+        found = {name: getattr(self, name) for name in PROTOCOLS}
         return {name: value for name, value in found.items() if value is not None}
 
+    @property
+    def headline(self) -> str:
+        """The protocol that says most about rows to come."""
+        return next(name for name in HEADLINE if name in self.known)
+
+    def only(self, *names: str) -> Protocols:
+        """Without the protocols that are not named; `learned` stays."""
+        known: dict[str, Any] = {name: self.known.get(name) for name in names}
+        return Protocols(**{"learned": self.learned} | known)
+
     def to_dict(self) -> dict[str, Any]:
-        """Both as plain numbers and lists."""
+        """Everything as plain numbers and lists."""
         known = {name: found.to_dict() for name, found in self.known.items()}
-        return {"learned": None, "encoded": None} | known
+        baselines = {
+            protocol: {name: _plain(asdict(found)) for name, found in names.items()}
+            for protocol, names in self.baselines.items()
+        }
+        none = dict.fromkeys(PROTOCOLS)
+        return none | known | {"baselines": baselines, "absent": dict(self.absent)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Protocols:
         """Take back what `to_dict` gave."""
-        learned, encoded = values["learned"], values["encoded"]
-        return cls(Evaluation.from_dict(learned), encoded and Evaluation.from_dict(encoded))
+        known = {
+            name: found and Evaluation.from_dict(found)
+            for name, found in values.items()
+            if name in PROTOCOLS
+        }
+        baselines = {
+            protocol: {
+                name: Baseline(**{key: _restored(key, value) for key, value in found.items()})
+                for name, found in names.items()
+            }
+            for protocol, names in values["baselines"].items()
+        }
+        return cls(**known, baselines=baselines, absent=values["absent"])
 
     def __repr__(self) -> str:
-        return _table(self.known)
+        lines = [_table(self.known)]
+        lines += [f"{name}: not measured, {why}" for name, why in self.absent.items()]
+        if self.baselines:
+            lines += ["", *self._baseline_lines()]
+        return "\n".join(lines)
+
+    def _baseline_lines(self) -> Iterator[str]:
+        """Names of rankings in the first column, two columns for each protocol."""
+        some = next(iter(self.baselines.values()))
+        metrics_ = list(next(iter(some.values())).numbers)
+        titles = [f"{metric} {protocol}" for protocol in self.baselines for metric in metrics_]
+        yield f"{'':26}" + "".join(f"{title:>22}" for title in titles)
+        for name in dict.fromkeys(name for names in self.baselines.values() for name in names):
+            cells = ""
+            for names in self.baselines.values():
+                found = names.get(name)
+                for metric in metrics_:
+                    cell = (
+                        ""
+                        if found is None
+                        else (f"{found.numbers[metric]:.4f} ± {found.standard_errors[metric]:.4f}")
+                    )
+                    cells += f"{cell:>22}"
+            yield f"{name:26}{cells}".rstrip()
 
 
 Value = TypeVar("Value")
@@ -196,8 +280,8 @@ def _by_name(
 ) -> dict[str, Value]:
     """Metrics by the names that tables give them, in the order of a table."""
     named = {"MAP": whole}
-    for field, (name, _) in BY_CUTOFF.items():
-        named |= {f"{name}@{k}": value for k, value in by_cutoff[field].items()}
+    for each, (name, _) in BY_CUTOFF.items():
+        named |= {f"{name}@{k}": value for k, value in by_cutoff[each].items()}
     return named | {f"precision, radius {radius}": within, f"empty, radius {radius}": empty}
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.retrieval.codes import check_packed, check_widths, columns, distances, words
-from sadih_dask.types import Array, Bytes, Ints
+from sadih_dask.types import Array, Bytes, Floats, Ints
 
 BLOCK_PAIRS = 2**22
 """Query-item pairs looked at together in NumPy."""
@@ -92,6 +92,32 @@ def group_histograms(
     """Count the rows of label groups, each with its group's code; costs queries x groups."""
     held = groups, np.arange(len(groups))
     return hamming_histograms(queries, query_groups, label_codes, held, n_bits, counts)
+
+
+def histograms_within(
+    codes: Bytes, groups: tuple[LabelGroups, Ints], asked: Ints, n_bits: int
+) -> Histograms:
+    """Look rows ``asked`` up among all rows but themselves."""
+    sets, ids = groups
+    found = hamming_histograms(codes[asked], (sets, ids[asked]), codes, groups, n_bits)
+    found.total[:, 0] -= 1
+    found.relevant[:, 0] -= 1
+    return found
+
+
+def ranked_histograms(scores: Floats, relevant: Array, counted: Array) -> Histograms:
+    """Histograms of a ranking by real-valued scores, largest first: bins are distinct scores.
+
+    All are (q, n): ``relevant`` says what a query looks for, ``counted`` which items there are.
+    """
+    q, n = scores.shape
+    order = np.argsort(-scores, axis=1, kind="stable")
+    ranked = np.take_along_axis(scores, order, axis=1)
+    bins = np.zeros((q, n), np.int64)
+    np.cumsum(ranked[:, 1:] != ranked[:, :-1], axis=1, out=bins[:, 1:])
+    total = np.take_along_axis(counted, order, axis=1).astype(np.float64)
+    shares = np.take_along_axis(relevant & counted, order, axis=1).astype(np.float64)
+    return Histograms(_bin(bins, shares, n), _bin(bins, total, n))
 
 
 def _count_compiled(

@@ -176,6 +176,74 @@ def _rank(distances: Ints, rows: Ints, held: int, worst: int, counts: Ints, keys
 
 
 @compiled
+def weighted_kernel(
+    queries: Any,
+    weights: Any,
+    lightest: Ints,
+    block: Any,
+    first_row: int,
+    keys: Ints,
+    known: int,
+    buffer: Any,
+) -> None:
+    """As `nearest_kernel`, where bit ``b`` of query ``i`` counts ``weights[i, b]``, not 1.
+
+    ``weights`` (q, 64 words) are whole numbers. An item that differs in h bits is at least as far
+    as the h smallest weights together, ``lightest[i, h]``, so the Hamming distance, which is cheap,
+    passes over nearly all items; the others are measured by a table of sums for each byte.
+    """
+    n_words, n = block.shape
+    k = keys.shape[1]
+    held = np.empty(2 * k, np.int64)
+    sums = np.zeros((8 * n_words, 256), np.int32)
+    for i in range(len(queries)):
+        _sum_weights(weights[i], sums)
+        least = lightest[i]
+        held[:known] = keys[i, :known]
+        count = known
+        worst = held[k - 1] >> ROW_BITS if known == k else least[-1] + 1
+        near = np.searchsorted(least, worst) - 1  # differing bits that may still be nearer
+        for start in range(0, n, TILE):
+            size = min(TILE, n - start)
+            _measure(queries[i], block, start, size, buffer)
+            for low in range(0, size, STRIP):
+                strip = buffer[low : min(low + STRIP, size)]
+                if _least(strip) > near:
+                    continue
+                for j in range(len(strip)):
+                    if strip[j] > near:
+                        continue
+                    distance = 0
+                    for w in range(n_words):
+                        differing = queries[i, w] ^ block[w, start + low + j]
+                        for b in range(8 * w, 8 * w + 8):
+                            distance += sums[b, differing & np.uint64(255)]
+                            differing >>= np.uint64(8)
+                    if distance >= worst:
+                        continue
+                    held[count] = (distance << ROW_BITS) | (first_row + start + low + j)
+                    count += 1
+                    if count == len(held):
+                        held.sort()
+                        count = k
+                        worst = held[k - 1] >> ROW_BITS
+                        near = np.searchsorted(least, worst) - 1
+        held[:count].sort()
+        keys[i, : min(k, count)] = held[: min(k, count)]
+
+
+@compiled
+def _sum_weights(weights: Any, sums: Any) -> None:
+    """Sums of the weights of the bits of every value of a byte, (bytes, 256)."""
+    for byte in range(len(sums)):
+        for bit in range(8):
+            weight, half = weights[8 * byte + bit], 1 << bit
+            known, new = sums[byte, :half], sums[byte, half : 2 * half]
+            for value in range(half):
+                new[value] = known[value] + weight
+
+
+@compiled
 def within_kernel(
     queries: Any,
     block: Any,

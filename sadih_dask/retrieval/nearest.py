@@ -4,7 +4,9 @@ The ranking is by Hamming distance, ties by row number. A place in it is one int
 ``distance << 46 | row``, so that parts of a database are merged by keeping the smallest keys, and
 the result is the same for any division into parts and any order of merging.
 
-`asymmetric_order` ranks the nearest again, by real-valued queries.
+A query's bits are the signs of its scores, and the sizes are thrown away: a bit that was nearly
+zero counts as much as one that was certain. `bit_weights` puts them back: the distance is then the
+sum of the weights of the bits that differ.
 """
 
 from __future__ import annotations
@@ -16,22 +18,28 @@ from functools import cached_property
 import numpy as np
 
 from sadih_dask.errors import Argument, InputError, Remedy
-from sadih_dask.retrieval.codes import check_widths, columns, unpack, words
-from sadih_dask.retrieval.kernels import ROW_BITS, nearest_kernel, tile_buffer, within_kernel
+from sadih_dask.retrieval.codes import check_widths, columns, words
+from sadih_dask.retrieval.kernels import (
+    ROW_BITS,
+    nearest_kernel,
+    tile_buffer,
+    weighted_kernel,
+    within_kernel,
+)
 from sadih_dask.types import Array, Bytes, Ints
 
 MAX_ROWS = 1 << ROW_BITS
 CACHE_BYTES = 2**19
 """Codes that all queries are compared with before the next are: they stay in the second cache."""
-BLOCK_VALUES = 2**22
-"""Unpacked bits held at a time."""
+MAX_DISTANCE = (1 << (63 - ROW_BITS)) - 1
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
     """The first ``k`` items of every query: row numbers and distances, (q, k), nearest first.
 
-    ``ids`` are the ids of the rows where the database has ids, and the row numbers otherwise.
+    Distances are Hamming distances, or weighted ones. ``ids`` are the ids of the rows where the
+    database has ids, and the row numbers otherwise.
     """
 
     rows: Ints
@@ -85,23 +93,54 @@ class WithinRadius:
         )
 
 
-def nearest_keys(queries: Bytes, blocks: Iterable[tuple[int, Bytes]], k: int) -> Ints:
+def nearest_keys(
+    queries: Bytes, blocks: Iterable[tuple[int, Bytes]], k: int, weights: Ints | None = None
+) -> Ints:
     """Smallest keys of each query over consecutive blocks of rows, ascending, (q, up to k).
 
-    Blocks come as (first row, codes) in order of rows; a block is seen once and let go.
+    Blocks come as (first row, codes) in order of rows; a block is seen once and let go. With
+    ``weights`` distances are weighted by the bit.
     """
     prepared = words(queries)
     buffer = tile_buffer(prepared.shape[1])
     held = np.empty((len(queries), k), np.int64)
     known = 0
+    if weights is not None:
+        lightest = np.zeros((len(queries), weights.shape[1] + 1), np.int64)
+        np.cumsum(np.sort(weights, axis=1), axis=1, out=lightest[:, 1:])
     for first_row, block in blocks:
         check_widths(queries, block)
         step = max(8 * k, CACHE_BYTES // block.shape[1])  # what is held is ranked after each
         for start in range(0, len(block), step):
             part = columns(block[start : start + step])
-            nearest_kernel(prepared, part, first_row + start, held, known, buffer)
+            place = first_row + start
+            if weights is None:
+                nearest_kernel(prepared, part, place, held, known, buffer)
+            else:
+                weighted_kernel(prepared, weights, lightest, part, place, held, known, buffer)
             known = min(k, known + part.shape[1])
     return held[:, :known]
+
+
+def bit_weights(scores: Array) -> Ints:
+    """How much each bit of real-valued queries (q, n_bits) counts, as whole numbers.
+
+    In proportion to the sizes of the scores, and so many that the farthest item has the largest
+    distance that a key holds; zero scores count nothing, and if all are, all bits count alike.
+    """
+    q, n_bits = scores.shape
+    sizes = np.abs(scores).astype(np.float64)
+    sizes[sizes.max(axis=1) == 0] = 1.0
+    shares = sizes / sizes.sum(axis=1, keepdims=True)
+    weights = np.zeros((q, -(-n_bits // 64) * 64), np.int32)
+    weights[:, :n_bits] = np.rint(shares * (MAX_DISTANCE - n_bits))
+    return weights
+
+
+def weighted_distances(keys: Ints, weights: Ints, n_bits: int) -> Array:
+    """Distances in keys, in bits: of mean weight 1."""
+    unit = np.maximum(weights.sum(axis=1, keepdims=True), 1) / n_bits
+    return (distances_of(keys) / unit).astype(np.float32)
 
 
 def merge_keys(parts: Sequence[Ints], k: int) -> Ints:
@@ -172,33 +211,3 @@ def rows_of(keys: Ints) -> Ints:
 def distances_of(keys: Ints) -> Ints:
     """Distances in keys."""
     return keys >> ROW_BITS
-
-
-def asymmetric_order(projections: Array, candidates: Ints, codes: Bytes, lookup: Ints) -> Ints:
-    """Order of each query's candidates by inner product, largest first, ties as they were, (q, k).
-
-    ``projections`` (q, n_bits) are real-valued queries and ``candidates`` (q, k) their nearest
-    rows; the code of row ``lookup[j]`` (ascending) is ``codes[j]``.
-
-    A query's bits are the signs of its projection, and the sizes are thrown away: a bit that was
-    nearly zero counts as much as one that was certain. Among the nearest by Hamming distance, the
-    inner product of the projection with the item's code as -1 and +1 puts them back, and orders the
-    items of a tie. Measured on CIFAR-10 GIST (59,000 hashed rows, 1,000 queries, 32 to 128 bits),
-    re-ranking the first 1,000 raised MAP@1000 by 0.006 to 0.007 (standard error 0.0006) and
-    precision@100 by 0.006 to 0.009; at 16 bits by 0.0015 and 0.002; on digits, whose errors are
-    few, by less than two standard errors. `tests/benchmarks/bench_rerank.py` measures it.
-    """
-    q, k = candidates.shape
-    if projections.ndim != 2 or len(projections) != q:
-        raise InputError(f"projections have shape {projections.shape}; expected ({q}, n_bits)")
-    n_bits = projections.shape[1]
-    order = np.empty((q, k), np.int64)
-    step = max(1, BLOCK_VALUES // max(1, k * n_bits))
-    for start in range(0, q, step):
-        part = slice(start, start + step)
-        places = np.searchsorted(lookup, candidates[part])
-        bits = unpack(codes[places.reshape(-1)], n_bits).reshape(*places.shape, n_bits)
-        # sum over set bits - sum over the others, without the constant that a query's sum is
-        scores = np.einsum("qkb,qb->qk", bits, projections[part], dtype=np.float64)
-        order[part] = np.argsort(-scores, axis=1, kind="stable")
-    return order

@@ -33,7 +33,10 @@ def judge(gate: Gate, record: Mapping[str, Any], latest: Mapping[str, Any] | Non
         return []
     found = mean_average_precision(record, gate.protocol)
     if found is None:
-        return ["no query has a relevant row, so there is no mean to judge by"]
+        return [
+            f"there is no mean average precision ({gate.protocol}) to judge by: no query has a "
+            "relevant row, or it was not measured (see report or metrics)"
+        ]
     reasons = []
     if gate.map_min is not None and not found >= gate.map_min:
         reasons.append(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from sadih_dask.cluster.settings import ClusterSettings, Count, Section
-from sadih_dask.model.parameters import MAX_QUERIES, PARAMETERS, Parameter
+from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES, PARAMETERS, Parameter
 from sadih_dask.types import BitOrder
 
 _Section = TypeVar("_Section", bound=Section)
@@ -229,6 +229,10 @@ class Evaluation(Section):
         int,
         Field(ge=0, strict=True, description="of more queries so many are looked up; 0: all"),
     ] = MAX_QUERIES
+    class_folds: Annotated[
+        int,
+        Field(ge=0, strict=True, description="parts of the classes left out in turn; 0: none"),
+    ] = CLASS_FOLDS
 
 
 class Export(Section):
@@ -254,8 +258,9 @@ class Gate(Section):
     """What a model must reach to become the latest."""
 
     protocol: Annotated[
-        Literal["learned", "encoded"], Field(description="which mean average precision counts")
-    ] = "encoded"
+        Literal["learned", "encoded", "fresh", "unseen"],
+        Field(description="which mean average precision counts"),
+    ] = "fresh"
     map_min: Annotated[Share | None, Field(description="least mean average precision")] = None
     map_drop_max: Annotated[
         Share | None, Field(description="how much less than the latest it may have")

@@ -398,14 +398,14 @@ class Evaluate(Stage):
         rows = [outputs["ingest"]["database"], outputs["ingest"]["queries"]]
         # Codes of further lengths follow from all parameters, not from this model's own codes.
         model = [context.artefacts["fit"].key, outputs["fit"]["fingerprint"]]
-        return [rows, *model, list(asked.bits), asked.max_queries]
+        return [rows, *model, list(asked.bits), asked.max_queries, asked.class_folds]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
-        """Look the queries up under both protocols."""
+        """Look the queries up under every protocol."""
         model, rows = context.model, context.collection
         asked = context.settings.evaluation
         with context.display(self.title):
-            lengths = measure(model, rows, asked.bits, asked.max_queries)
+            lengths = measure(model, rows, asked.bits, asked.max_queries, asked.class_folds)
         with artefact.local_folder() as folder:
             write_metrics(folder, model, rows, lengths)
         metrics, errors = (

@@ -25,6 +25,7 @@ SMALL_RUN = {
     "SADIH__MODEL__N_BITS": "16",
     "SADIH__MODEL__ANCHORS": "20",
     "SADIH__REPORT__ENABLED": "false",
+    "SADIH__EVALUATION__CLASS_FOLDS": "0",
 }
 """Settings that make a run short, given as a deployment gives them."""
 

@@ -62,6 +62,7 @@ def test_the_demo_retrieves_well(demo: tuple[Path, str]) -> None:
     assert list(by_length) == ["13", "64"]
     assert by_length["64"]["learned"]["MAP"] >= 0.95
     assert by_length["64"]["encoded"]["MAP"] >= 0.9
+    assert by_length["64"]["fresh"]["MAP"] >= 0.9
     assert f"{by_length['64']['learned']['MAP']:.4f}" in printed
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -30,7 +29,6 @@ from sadih_dask.types import Bytes, Floats
 
 MOST_TICKS = 8
 MOST_DESCRIBED = 12
-CEILING: dict[str, Any] = {"color": MUTED.light, "linewidth": 3.5, "alpha": 0.35}
 MOST_SHOWN: dict[Width, int] = {"page": 10, "column": 5}
 _CELL = 1.3
 """Height of a picture with its line of text; the picture is 1 x 1."""
@@ -82,11 +80,8 @@ def precision_recall(curves: Sequence[Curve]) -> Drawing:
     )
 
 
-def precision_retrieved(curves: Sequence[Curve], ceiling: Curve | None = None) -> Drawing:
-    """Precision (y) among the first x items; the paper's Fig. 3.
-
-    ``ceiling`` is what a perfect ranking would reach: it falls once the relevant items are used up.
-    """
+def precision_retrieved(curves: Sequence[Curve]) -> Drawing:
+    """Precision (y) among the first x items; the paper's Fig. 3."""
     most = max(1, *(len(curve.x) for curve in curves))
 
     def finish(axes: Axes) -> None:
@@ -99,12 +94,10 @@ def precision_retrieved(curves: Sequence[Curve], ceiling: Curve | None = None) -
         heading="Precision of the first results",
         caption=(
             f"The share of relevant items among the first so many, up to {most:,}: the longer a "
-            "line stays level, the further one can scroll"
-            + ("; no ranking lies above the grey line." if ceiling else ".")
+            "line stays level, the further one can scroll."
         ),
         labels=("items retrieved", "precision"),
         finish=finish,
-        ceiling=ceiling,
     )
 
 
@@ -153,19 +146,16 @@ def _drawing(
     labels: tuple[str, str],
     finish: Callable[[Axes], None],
     every_point: bool = False,
-    ceiling: Curve | None = None,
 ) -> Drawing:
     shown_panels = list(dict.fromkeys(c.panel for c in curves))
     names = list(dict.fromkeys(c.name for c in curves))
 
     def paint(width: Width) -> Figure:
-        shown = [readable(n) for n in names] + ([readable(ceiling.name)] if ceiling else [])
+        shown = [readable(n) for n in names]
         per_row = legend_columns(shown, width)
         legend = 0.19 * -(-len(shown) // per_row) + 0.15
         figure, grid = panels(width, len(shown_panels), 2.3, labels, below=legend, sharey=True)
         for place, (axes, panel) in enumerate(zip(grid, shown_panels, strict=True)):
-            if ceiling is not None:
-                axes.plot(*ceiling.finite, **CEILING)[0].set_gid(f"ceiling-{place}")
             for curve in curves:
                 if curve.panel == panel:
                     k = names.index(curve.name)
@@ -174,8 +164,6 @@ def _drawing(
             finish(axes)
             _show_edges(axes)
         handles = [Line2D([], [], **line_style(k)) for k in range(len(names))]
-        if ceiling is not None:
-            handles.append(Line2D([], [], **CEILING))
         figure.legend(handles, shown, loc="outside lower center", ncols=per_row)
         return figure
 

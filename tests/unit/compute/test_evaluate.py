@@ -212,8 +212,9 @@ def test_both_protocols_of_a_model(problem, tmp_path: Path) -> None:
     encoded = evaluate(model.transform(X), queries, y, z, n_bits=N_BITS)
     assert_equal(found.learned, learned)
     assert_equal(found.encoded, encoded)
-    assert found.learned.map == pytest.approx(model.score(Q, z))
-    assert repr(found).splitlines()[0] == "12 bits, 40 queries, 500 / 500 items in the database"
+    assert found.fresh.map == pytest.approx(model.score(Q, z))
+    first = repr(found).splitlines()[0]
+    assert first.startswith("12 bits, 40 queries, 500 / 500 / 39")
 
     rows = FeatureStore.create(tmp_path / "f", X, y, chunk_rows=70)
     asked = FeatureStore.create(tmp_path / "q", Q, z, chunk_rows=9)
@@ -231,8 +232,11 @@ def test_a_sample_of_the_queries_is_looked_up(problem, tmp_path: Path) -> None:
     expected = evaluate_model(model, (Q[drawn], z[drawn]), (X, y))
     asked = FeatureStore.create(tmp_path / "q", Q, z, chunk_rows=9)
     for queries in ((Q, z), asked):
-        found = evaluate_model(model, queries, (X, y), max_queries=15)
-        for name, one in found.known.items():
+        found = evaluate_model(model, queries, (X, y), max_queries=15, class_folds=0)
+        assert found.fresh.n_queries == 15
+        assert found.fresh.n_database == 39
+        for name in ("learned", "encoded"):
+            one = found.known[name]
             assert (one.n_queries, one.n_drawn_from) == (15, 40)
             assert one.standard_errors == expected.known[name].standard_errors
             assert one.numbers == expected.known[name].numbers
@@ -260,7 +264,7 @@ def test_classes_that_stores_do_not_have(classes: np.ndarray) -> None:
     X = rng.standard_normal((100, 4)) + 3 * y[:, None]
     model = SADIH(n_bits=8, anchors=None).fit(X, classes[y])
     found = evaluate_model(model, (X, classes[y]), (X, classes[y]))
-    assert found.learned.map == pytest.approx(model.score(X, classes[y]))
+    assert found.fresh.map == pytest.approx(model.score(X, classes[y]))
 
 
 def test_codes_of_another_model_are_refused(problem, tmp_path: Path) -> None:
@@ -305,7 +309,7 @@ def test_a_model_meets_stores_by_the_names_of_classes(tmp_path: Path, lacking: b
         found = evaluate_model(model, queries, rows)
         assert_equal(found.learned, learned)
         assert_equal(found.encoded, encoded)
-        of_named = evaluate_model(named, queries, rows).learned.map
+        of_named = evaluate_model(named, queries, rows).fresh.map
         assert of_named == pytest.approx(named.score(Q[known], names[z[known]]))
     for one, expected in (
         (model, model.learned_codes(names[z[known]])),

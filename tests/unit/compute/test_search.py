@@ -1,4 +1,4 @@
-"""search(): arrays and stores, any chunking, ids, radius, re-ranking, result files."""
+"""search(): arrays and stores, any chunking, ids, radius, weighted bits, result files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from sadih_dask import CodeStore, search
 from sadih_dask.compute.tree import plan_grid
 from sadih_dask.errors import ConflictError, DtypeError, InputError
 from sadih_dask.jobs.search import write_results
-from sadih_dask.retrieval.codes import unpack
-from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
+from sadih_dask.retrieval.codes import pack
+from sadih_dask.retrieval.kernels import ROW_BITS
+from sadih_dask.retrieval.nearest import Neighbours, WithinRadius, bit_weights
 from tests.support.rankings import naive_distances, random_codes
 
 N_BITS = 20
@@ -134,29 +135,48 @@ def test_radius(codes, tmp_path: Path, chunk_rows: int, monkeypatch: pytest.Monk
         search(store, queries, radius=2, max_results=total - 1)
 
 
-def test_projections_rerank_the_candidates(codes, tmp_path: Path) -> None:
-    database, queries = codes
-    rng = np.random.default_rng(1)
-    signs = unpack(queries, N_BITS) * 2.0 - 1
-    projections = signs * rng.random(signs.shape)
-    values = projections @ (unpack(database, N_BITS) * 2.0 - 1).T
-    for source in (database, store_of(tmp_path / "c", database, chunk_rows=100)):
-        first = search(source, queries, 50)
-        found = search(source, queries, 8, projections=projections, candidates=50)
-        for i in range(len(queries)):
-            rows = first.rows[i]
-            order = np.argsort(-values[i, rows], kind="stable")[:8]
-            np.testing.assert_array_equal(found.rows[i], rows[order])
-            np.testing.assert_array_equal(found.distances[i], first.distances[i][order])
-    default = search(database, queries, 5, projections=projections)
-    np.testing.assert_array_equal(
-        default.rows, search(database, queries, 5, projections=projections, candidates=50).rows
-    )
-    everything = search(database, queries, 5, projections=projections, candidates=len(database))
-    best = np.argsort(-values, axis=1, kind="stable")[:, :5]
+@pytest.mark.parametrize("n_bits", [20, 64, 70, 200])
+@pytest.mark.parametrize("k", [1, 8, 300])
+def test_projections_weight_the_bits(
+    n_bits: int, k: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(n_bits)
+    monkeypatch.setattr("sadih_dask.compute.tree.ROWS_PER_TASK", 500)
+    monkeypatch.setattr("sadih_dask.retrieval.nearest.CACHE_BYTES", 100 * n_bits)
+    bits = rng.random((1500, n_bits)) < 0.4
+    bits[700:800] = bits[:100]  # ties, which go by the row
+    database = pack(bits)
+    scores = rng.standard_normal((23, n_bits))
+    scores[0] = 0.0
+    scores[1, 1:] = 0.0
+    queries = pack(scores)
+    weights = bit_weights(scores)[:, :n_bits]
+    differ = (scores > 0)[:, None] != bits[None]
+    far = np.einsum("qnb,qb->qn", differ, weights)
+    order = np.argsort(far, axis=1, kind="stable")[:, :k]
+    store = CodeStore.create(tmp_path / "c", database, n_bits=n_bits, model="m", chunk_rows=130)
+    for source in (database, store):
+        found = search(source, queries, k, projections=scores)
+        np.testing.assert_array_equal(found.rows, order)
+    share = np.abs(scores) / np.maximum(np.abs(scores).sum(axis=1, keepdims=True), 1e-300)
+    exact = n_bits * np.einsum("qnb,qb->qn", differ, share)
     np.testing.assert_allclose(
-        np.take_along_axis(values, everything.rows, 1), np.take_along_axis(values, best, 1)
+        found.distances[1:], np.take_along_axis(exact, order, 1)[1:], atol=0.01 * n_bits / 20
     )
+    # Where nothing is certain all bits count alike.
+    hamming = search(database, queries[:1], k)
+    np.testing.assert_array_equal(found.rows[:1], hamming.rows)
+    np.testing.assert_allclose(found.distances[:1], hamming.distances, rtol=1e-6)
+
+
+def test_keys_hold_the_farthest_weighted_distance() -> None:
+    for n_bits in (1, 64, 2048):
+        scores = np.ones((1, n_bits))
+        scores[0, ::2] = 1e-9
+        assert bit_weights(scores).sum() < 1 << (63 - ROW_BITS)
+        everything = pack(np.ones((1, n_bits)))
+        found = search(~everything & everything, everything, 1, projections=scores)
+        assert found.distances[0, 0] == pytest.approx(n_bits, rel=1e-3)
 
 
 def test_what_cannot_be_searched(codes, tmp_path: Path) -> None:
@@ -168,8 +188,10 @@ def test_what_cannot_be_searched(codes, tmp_path: Path) -> None:
         search(database, queries, 3, radius=2)
     with pytest.raises(InputError, match="radius is -1"):
         search(database, queries, radius=-1)
-    with pytest.raises(InputError, match="give both or neither"):
-        search(database, queries, 3, candidates=10)
+    with pytest.raises(InputError, match="their signs are other bits"):
+        search(database, queries, 3, projections=np.ones((37, N_BITS)))
+    with pytest.raises(InputError, match="not finite"):
+        search(database, queries, 3, projections=np.full((37, N_BITS), np.nan))
     with pytest.raises(InputError, match="queries have shape"):
         search(database, queries[:, :2], 3)
     with pytest.raises(DtypeError, match=r"model\.transform"):

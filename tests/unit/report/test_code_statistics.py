@@ -17,7 +17,6 @@ from sadih_dask.report.code_statistics import (
     pictured,
     spread_of,
 )
-from sadih_dask.report.page import best_possible
 from sadih_dask.retrieval.codes import distances, pack
 from sadih_dask.retrieval.nearest import Neighbours
 
@@ -96,8 +95,3 @@ def test_pictures_know_what_is_right(tmp_path: Path) -> None:
     shown = pictured(several, chosen, several, found, ["ant", "bee"])
     assert shown.relevant.tolist() == [[True, True]]
     assert shown.names == ("ant, bee",)
-
-
-def test_the_best_possible_precision() -> None:
-    """One relevant item for one query, two for two others, by hand."""
-    np.testing.assert_allclose(best_possible(np.array([1, 2, 2]), 4), [1, 5 / 6, 5 / 9, 5 / 12])

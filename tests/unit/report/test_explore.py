@@ -33,13 +33,11 @@ def results() -> dict[str, Protocols]:
 def test_the_table_has_a_row_for_each_name_and_its_numbers() -> None:
     shown = repr(Comparison(results())).splitlines()
     assert len(shown) == 3
-    assert shown[0].split("  ")[-1] == "encoded precision@100"
+    assert shown[0].split("  ")[-1] == "unseen precision@100"
     for line, (name, found) in zip(shown[1:], results().items(), strict=True):
         assert line.startswith(name)
         assert line.split()[2:] == [
-            f"{value:.4f}"
-            for e in (found.learned, found.encoded)
-            for value in (e.map, e.precision_at[100])
+            f"{value:.4f}" for e in found.known.values() for value in (e.map, e.precision_at[100])
         ]
     html = Comparison(results())._repr_html_()
     assert 'class="sadih-card"' in html
@@ -56,11 +54,13 @@ def test_figures_have_a_line_for_each_name_and_a_panel_for_each_protocol() -> No
     compared = Comparison(results())
     for drawing in (compared.precision_recall(), compared.precision_retrieved()):
         lines = groups(drawing.svg(), r"curve-\d-\d")
-        assert len(lines) == 4
+        assert len(lines) == 2 * 4
         assert min(map(n_points, lines)) > 10
-        assert {"learned", "encoded", "4 bits", "12 bits"} <= set(texts(drawing.svg()))
+        assert {"learned", "encoded", "fresh", "unseen", "4 bits", "12 bits"} <= set(
+            texts(drawing.svg())
+        )
     pairs = compared.distances().svg()
-    assert len(groups(pairs, r"similar-\d")) == 4
+    assert len(groups(pairs, r"similar-\d")) == 2 * 4
     assert "12 bits, encoded" in texts(pairs)
 
 

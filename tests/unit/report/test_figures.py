@@ -106,14 +106,6 @@ def test_lines_differ_by_more_than_colour() -> None:
     assert len(looks) == 7
 
 
-def test_the_ceiling_is_drawn_and_named() -> None:
-    x = np.arange(1.0, 1001.0)
-    ceiling = Curve("best possible", x, np.minimum(1, 100 / x))
-    svg = figures.precision_retrieved([Curve("a", x, 1 / x)], ceiling=ceiling).svg()
-    assert {"best possible", "1000"} <= set(texts(svg))
-    assert len(groups(svg, "ceiling-0")) == 1
-
-
 def test_code_lengths_up_to_thousands_of_bits_stay_readable() -> None:
     lengths = 2.0 ** np.arange(3, 17)
     svg = figures.map_against_bits([Curve("a", lengths, np.linspace(0.2, 0.9, 14))]).svg()

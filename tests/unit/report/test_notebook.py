@@ -114,20 +114,23 @@ def test_statistics_and_traces() -> None:
 
 
 @cache
-def both_protocols() -> Protocols:
+def all_protocols() -> Protocols:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(80, 5)), np.arange(80) % 4
     model = SADIH(n_bits=12, anchors=None, n_init=1).fit(x[:60], y[:60])
     return evaluate_model(model, (x[60:], y[60:]), (x[:60], y[:60]))
 
 
-def test_an_evaluation_shows_every_number_and_both_protocols() -> None:
-    protocols = both_protocols()
+def test_an_evaluation_shows_every_number_and_every_protocol() -> None:
+    protocols = all_protocols()
     found = card(html(protocols))
-    for metric, value in protocols.encoded.numbers.items():
+    for metric, value in protocols.fresh.numbers.items():
         assert metric in found.text
         assert f"{value:.4f}" in found.text
-    assert found.names.count("svg") == 3  # precision and recall, and distances under each protocol
+    for name, baseline in protocols.baselines["unseen"].items():
+        assert name in found.text or name == "these codes"
+        assert f"{baseline.numbers['MAP']:.4f}" in found.text
+    assert found.names.count("svg") == 5  # precision and recall, and distances under each protocol
     alone = card(html(protocols.learned))
     assert alone.names.count("svg") == 2
     assert "encoded" not in alone.text

@@ -6,7 +6,7 @@ from sadih_dask.runs.run import judge
 from sadih_dask.runs.settings import Gate
 
 
-def record(value: float | None, protocol: str = "encoded") -> dict[str, object]:
+def record(value: float | None, protocol: str = "fresh") -> dict[str, object]:
     return {"metrics": {"n_bits": 8, "lengths": {"8": {protocol: {"MAP": value}}}}}
 
 
