@@ -442,6 +442,7 @@ n_init = 1
 max_iter = 1
 [gate]
 map_min = 0.0
+protocol = "encoded"
 [evaluation]
 bits = [3]
 [report]
