@@ -40,7 +40,7 @@ orchestrators: $(READY) $(ORCHESTRATORS)/.ready ## Test the adapters with Prefec
 	SADIH_COMMAND=$(CURDIR)/$(BIN)/sadih $(ORCHESTRATORS)/bin/python -m pytest -n auto --dist loadfile tests/orchestrators
 
 # What tests need of the system; only installed on Debian and as root.
-SYSTEM := chromium openssl systemd munge slurmctld slurmd slurm-client
+SYSTEM := chromium openssl systemd munge slurmctld slurmd slurm-client faketime
 system:
 	@missing=$$(for name in $(SYSTEM); do dpkg -s $$name >/dev/null 2>&1 || echo $$name; done); \
 	if [ -z "$$missing" ]; then exit 0; fi; \

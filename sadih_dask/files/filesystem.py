@@ -291,6 +291,19 @@ class LocalFiles:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def left_behind(self, folder: str) -> list[str]:
+        """Temporary files directly in `folder` whose bytes have got their name by a link.
+
+        Their writer was killed before he could remove them, or is about to.
+        """
+        names = [name for name in self.names(folder) if name.endswith(TEMPORARY_SUFFIX)]
+        found = []
+        for name in names:
+            with suppress(FileNotFoundError):
+                if os.lstat(self.path(f"{folder}/{name}")).st_nlink > 1:
+                    found.append(name)
+        return found
+
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the files directly in `folder` and their lengths, by one listing."""
         self._check_folder(folder)
@@ -383,6 +396,11 @@ class RemoteFiles:
         except FileNotFoundError:
             return []
         return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
+
+    def left_behind(self, folder: str) -> list[str]:
+        """Nothing: a PUT leaves nothing behind."""
+        del folder
+        return []
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the files directly in `folder` and their lengths, by one listing."""

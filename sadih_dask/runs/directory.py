@@ -418,10 +418,21 @@ class RunDirectory:
                 raise IntegrityError(f"run {chosen} cannot become the latest: {problem}")
         kept = self.lineage(chosen)
         undone = [self.manifest(gone) for gone in self.lineage(before) if gone not in kept]
+        known = conditional.read(self.files, REJECTED, _LIMIT)
         rejected = [*self.rejected(), *(one["stages"] for one in undone if one["complete"])]
         rejected = [stages for stages in rejected if stages != manifest["stages"]]
-        _write_checked(self.files, REJECTED, {"stages": rejected})
-        self.move_latest(chosen, since=seen)
+        # Before it is moved: else the next run could make the same result the latest once more
+        text = _checked_json({"stages": rejected})
+        if not conditional.replace(self.files, REJECTED, text, known):
+            raise ConflictError(f"{self.url}: somebody else rolls back at this moment. Look again")
+        try:
+            self.move_latest(chosen, since=seen)
+        except ConflictError:  # nothing was rolled back
+            now = conditional.read(self.files, REJECTED, _LIMIT)
+            if now is not None and now.data == text:
+                former = known.data if known is not None else _checked_json({"stages": []})
+                conditional.replace(self.files, REJECTED, former, now)
+            raise
         return before, chosen
 
     def _complete_before(self, latest: str | None) -> str:

@@ -39,6 +39,7 @@ who read that state go on to the end of their job. The last 16 are kept (one, af
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -83,6 +84,8 @@ from sadih_dask.stores.root import (
 )
 from sadih_dask.stores.segment import Rows, SegmentWriter, explained
 from sadih_dask.types import Ints
+
+logger = logging.getLogger(__name__)
 
 SOURCES_LIMIT = 64 << 20
 Mode = Literal["create", "append", "overwrite"]
@@ -476,7 +479,10 @@ def _join(
 
 
 def collect(files: Files, schema: Schema, kind: str, *, keep: int = KEPT_GENERATIONS) -> list[str]:
-    """Delete what no state that is kept can reach; return the keys that are gone."""
+    """Delete what no state that is kept can reach; return the keys that are gone.
+
+    Nothing goes while the root of a former state is damaged, as what it needs cannot be known.
+    """
     folders = (SEGMENTS, DELETIONS, SOURCES, FORMER_ROOTS)
     listed = [
         f"{folder}/{name}"
@@ -484,6 +490,7 @@ def collect(files: Files, schema: Schema, kind: str, *, keep: int = KEPT_GENERAT
         for name in files.names(folder)
         if not name.endswith(TEMPORARY_SUFFIX)  # somebody is just writing it
     ]
+    listed += [f"{folder}/{name}" for folder in folders for name in files.left_behind(folder)]
 
     def forget(root: Root) -> Root:
         return replace(root, history=root.history[-keep:] if keep else ())
@@ -498,6 +505,9 @@ def collect(files: Files, schema: Schema, kind: str, *, keep: int = KEPT_GENERAT
             former = parse_root(files.url, files.read(key, ROOT_LIMIT), kind, schema, key)
         except FileNotFoundError:
             continue
+        except SadihError as error:
+            logger.warning("%s. Nothing is deleted while commit %d is kept", error, generation)
+            return []
         live |= {key} | _reached(former)
     gone = [key for key in listed if key not in live]
     for key in gone:

@@ -260,7 +260,7 @@ class Bench:
         np.save(self.sources / "more-labels.npy", np.load(self.sources / "x-labels.npy")[:7])
         run = Run(self.job, self.disk / "run")
         self.first, self.second = folder / "first.toml", folder / "second.toml"
-        text = run._toml().replace("[run]", "[run]\nkeep = 1")
+        text = run.toml().replace("[run]", "[run]\nkeep = 1")
         self.first.write_text(text)
         self.second.write_text(text.replace("n_bits = 8", "n_bits = 12"))
 

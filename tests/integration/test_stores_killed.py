@@ -21,7 +21,7 @@ import zarr
 from sadih_dask.errors import IncompleteError
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.features import FeatureWriter
-from tests.support.processes import blocks_written, wait_until
+from tests.support.processes import blocks_written, other_host, wait_until
 
 PRELUDE = """
 import fcntl, os, sys, time
@@ -324,14 +324,6 @@ def test_a_killed_holder_of_the_swap_is_no_obstacle(tmp_path: Path) -> None:
     assert held(url) == [*range(20), *range(100, 107)]
 
 
-def host(name: str) -> list[str]:
-    """What makes a process one of another host: other processes, another name."""
-    command = ["unshare", "--uts", "--pid", "--fork", "--kill-child"]
-    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("unshare is not permitted here")
-    return [*command, "sh", "-c", f'hostname {name} && exec "$0" "$@"']
-
-
 @pytest.mark.parametrize("names", [("one", "two"), ("same", "same")], ids=" ".join)
 def test_two_hosts_with_equal_process_numbers(tmp_path: Path, names: tuple[str, str]) -> None:
     url = tmp_path / "s"
@@ -345,7 +337,7 @@ def test_two_hosts_with_equal_process_numbers(tmp_path: Path, names: tuple[str, 
         FeatureStore.open(url).append(*rows({author} * 100 + 7 * k, {author} * 100 + 7 * k + 7))
     """
     processes = [
-        start(textwrap.dedent(script).format(author=author), url, *host(name))
+        start(textwrap.dedent(script).format(author=author), url, *other_host(name))
         for author, name in enumerate(names, start=1)
     ]
     for process in processes:

@@ -4,7 +4,7 @@
 somebody who appends to the store; see `tests.support.interleaving`. After every change is checked
 that the model file is whole, and that whoever replaces it has seen what he replaces; at the end,
 that what each call said is true, and that the next fit knows all rows. `SADIH_INTERLEAVINGS`
-says how many interleavings are tried (by default 60); a seed that fails is in the message.
+says how many interleavings are tried (by default 40); a seed that fails is in the message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sadih_dask.model.model_file import read_model
 from sadih_dask.stores import FeatureStore, features, store
 from tests.support.interleaving import URL, Actor, World, without_probe
 
-TRIALS = int(os.environ.get("SADIH_INTERLEAVINGS", "60"))
+TRIALS = int(os.environ.get("SADIH_INTERLEAVINGS", "40"))
 KEY = "m.sadih"
 STORE, MODEL = f"{URL}/s", f"{URL}/{KEY}"
 VERSION = file.RemoteFile.version

@@ -10,7 +10,7 @@ checked
 
 and at the end, that what each call said is true, that ``verify`` finds everything intact, and that
 the next run completes and leaves nothing behind. `SADIH_INTERLEAVINGS` says how many
-interleavings are tried (by default 60); a seed that fails is in the message.
+interleavings are tried (by default 40); a seed that fails is in the message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sadih_dask.runs.settings import Settings
 from sadih_dask.runs.stages import Context, Made, Stage
 from tests.support.interleaving import URL, Actor, World, without_probe
 
-TRIALS = int(os.environ.get("SADIH_INTERLEAVINGS", "60"))
+TRIALS = int(os.environ.get("SADIH_INTERLEAVINGS", "40"))
 KEEP = 2
 
 
@@ -75,7 +75,7 @@ def worlds() -> Iterator[list[World]]:
     found: list[World] = []
     with pytest.MonkeyPatch.context() as patch:
         without_probe(patch)
-        patch.setattr(directories, "connect", lambda *_: found[-1].files())
+        patch.setattr(directories, "connect", lambda *_, **__: found[-1].files())
         patch.setattr(runs, "STAGES", (Ingest(), Fit(), Encode()))
         patch.setattr("sadih_dask.runs.record.versions_here", dict)  # which takes its time
         patch.setattr(Context, "plan", SimpleNamespace(remarks=()))

@@ -6,6 +6,7 @@ that a deployment runs, `dask scheduler` and `dask worker`, each a process that 
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import dask
+import pytest
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
@@ -228,3 +230,18 @@ def dask_processes(
             yield found
         finally:
             found.stop()
+
+
+def other_host(name: str) -> list[str]:
+    """What makes a command one of another host: other processes, another name."""
+    command = ["unshare", "--uts", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("unshare is not permitted here")
+    return [*command, "sh", "-c", f'hostname {name} && exec "$0" "$@"']
+
+
+def clock_set_back(days: int) -> list[str]:
+    """What makes a command believe that it is earlier."""
+    if shutil.which("faketime") is None:
+        pytest.skip("faketime is not installed")
+    return ["faketime", "-f", f"-{days}d"]

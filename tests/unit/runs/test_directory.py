@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sadih_dask.errors import ConflictError, FormatError, IntegrityError, RunBusyError, SadihError
+from sadih_dask.runs import directory as directories
 from sadih_dask.runs.directory import Artefact, RunDirectory, is_run_directory, key_of
 
 
@@ -288,6 +289,78 @@ def test_what_was_rolled_back_is_remembered(directory: RunDirectory) -> None:
     assert directory.rejected() == [{"fit": "c"}]
     directory.roll_back(third)
     assert directory.rejected() == [{"fit": "b"}]
+
+
+def test_two_who_roll_back_at_once_forget_nothing(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = (complete(directory, fit=key) for key in "abc")
+    manifest = directory.manifest
+
+    def meanwhile(run: str) -> Any:
+        monkeypatch.setattr(directory, "manifest", manifest)
+        directory.roll_back(second)
+        return manifest(run)
+
+    monkeypatch.setattr(directory, "manifest", meanwhile)
+    with pytest.raises(ConflictError, match=f"latest is {second}, and was {third}"):
+        directory.roll_back(first)
+    assert directory.latest() == second
+    assert directory.rejected() == [{"fit": "c"}]
+
+
+def test_links_in_a_run_directory_lead_nowhere(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "runs")
+    first, second = complete(directory, fit="a"), complete(directory, fit="b")
+    (tmp_path / "runs/artefacts").rename(tmp_path / "elsewhere")
+    (tmp_path / "runs/artefacts").symlink_to(tmp_path / "elsewhere")
+    before = sorted(tmp_path.glob("elsewhere/*/*"))
+    with pytest.raises(FormatError, match=r"'artefacts' is a symbolic link.* not followed"):
+        directory.prune(1, second)
+    with pytest.raises(FormatError, match=r"'artefacts' is a symbolic link"):
+        directory.artefact("fit", "c").begin()
+    assert sorted(tmp_path.glob("elsewhere/*/*")) == before
+    (tmp_path / "runs/latest").unlink()
+    (tmp_path / "runs/latest").symlink_to(tmp_path / "elsewhere" / first)
+    with pytest.raises(IntegrityError, match=r"latest leads to .* no run of this directory"):
+        directory.latest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stages": {"fit": "../../../elsewhere"}},
+        {"stages": {"fit": 1}},
+        {"stages": []},
+        {"stores": ["../elsewhere"]},
+        {"stores": "s"},
+        {"parent": "../x"},
+        {"complete": 1},
+    ],
+    ids=str,
+)
+def test_a_manifest_that_leads_elsewhere_is_damaged(
+    directory: RunDirectory, change: dict[str, Any]
+) -> None:
+    run = complete(directory, fit="a")
+    directory.write_manifest(run, {**directory.manifest(run), **change})
+    with pytest.raises(IntegrityError, match=r"manifest\.json is not that of a run"):
+        directory.manifest(run)
+    assert any("is not that of a run" in problem for problem in directory.problems())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"names": ["../x"]}, {"names": "file"}, {"digests": {"file/../../../x": ""}}, {"outputs": 1}],
+    ids=str,
+)
+def test_a_stage_whose_record_leads_elsewhere_is_done_again(
+    directory: RunDirectory, change: dict[str, Any]
+) -> None:
+    found = artefact(directory, "fit", "a")
+    done = {**(found.done() or {}), **change}
+    directory.files.write(f"{found.folder}/done.json", [directories._checked_json(done)])
+    assert found.done() is None
 
 
 def test_a_run_of_which_something_is_gone_does_not_become_the_latest(

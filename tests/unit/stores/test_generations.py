@@ -52,6 +52,37 @@ def test_a_damaged_former_root_is_named(
         pickle.loads(sent)
 
 
+def test_nothing_is_deleted_that_a_damaged_former_root_may_need(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = create(tmp_path / "s", 0, 30)
+    store.append(**table(30, 60))
+    store.delete(ids_of([3]))
+    (first, *_) = sorted((tmp_path / "s/roots").iterdir())
+    first.write_bytes(b"{}")
+    before = files_of(tmp_path / "s")
+    store = store.compact(one_segment=True)
+    assert before <= files_of(tmp_path / "s")
+    assert f"{first.name}" in caplog.text
+    assert "Nothing is deleted while commit 1 is kept" in caplog.text
+    store.compact(purge=True)
+    assert len(files_of(tmp_path / "s")) < len(before)
+    assert store.verify().ok
+
+
+def test_what_a_writer_has_named_and_not_tidied_up_is_garbage(tmp_path: Path) -> None:
+    store = create(tmp_path / "s", 0, 30)
+    store.delete(ids_of([3]))
+    (named,) = (tmp_path / "s/deletions").iterdir()
+    (tmp_path / "s/deletions/.named.tmp").hardlink_to(named)
+    (tmp_path / "s/deletions/.begun.tmp").write_bytes(b"somebody is writing it")
+    assert store.collect() == ["deletions/.named.tmp"]
+    assert sorted((tmp_path / "s/deletions").iterdir()) == sorted(
+        [named, tmp_path / "s/deletions/.begun.tmp"]
+    )
+    assert store.verify().ok
+
+
 def test_a_reader_reads_its_state_to_the_end(
     tmp_path: Path, another_process: Callable[[], None]
 ) -> None:
