@@ -216,7 +216,9 @@ def check_scan(
     threads, allowed, n_processes = _resources(rows.local)
     if isinstance(rows, LazyRows):
         free = allowed - _fit_plan(shape, block_rows, threads, allowed).total
-        rows.chunks.read_sample(sample, features=draw, room=int(ROOM * n_processes * free))
+        room = int(ROOM * n_processes * free)
+        logger.info("chunks of the sample are kept for the scan, up to %s", format_bytes(room))
+        rows.chunks.read_sample(sample, features=draw, room=room)
     shape = replace(shape, n_groups=max(groups, _estimate_groups(rows, sample)))
     plan = _fit_plan(shape, block_rows, threads, allowed)
     logger.info("%s, %s allowed", plan, format_bytes(allowed))
