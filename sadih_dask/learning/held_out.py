@@ -30,6 +30,8 @@ DEFAULT_PENALTY = 1e-2
 INDIFFERENCE = 0.002
 """Relative difference in squared error that is none: then the larger penalty is taken, which does
 better for rows that are unlike those learned from."""
+ROUNDING = 1e-5
+"""Part of a column's scatter that is rounding error of products in float32, or less."""
 TARGETS = 256
 """Labels beyond which random sums of them are predicted instead: the error's mean is the same."""
 
@@ -104,13 +106,26 @@ def hold_out(statistics: Statistics, ridge: float, *, balanced: bool = False) ->
         left_out = Statistics.of_block(
             rows.features, labels[rows.group], labels.shape[1], keys=rows.keys
         )
-        training = statistics.without(left_out)
+        training = _without_rounding(statistics.without(left_out), statistics)
         training = training.balanced() if balanced else training
         if len(training.groups) > 1:
             kept = statistics.groups.find(training.groups)
             scaled = (rows.features - training.mean) / training.scale
             found.append(HeldOut(training, kept, statistics.groups, scaled, rows.group, ridge))
     return found
+
+
+def _without_rounding(left: Statistics, whole: Statistics) -> Statistics:
+    """Make columns constant that only rows have values in which were taken out of the whole.
+
+    What is left of them is rounding error, which standardisation would make as large as the rest.
+    """
+    noise = np.diagonal(left.gram) <= ROUNDING * np.diagonal(whole.gram)
+    if not noise.any():
+        return left
+    gram, sums = left.gram.copy(), left.sums.copy()
+    gram[noise] = gram[:, noise] = sums[:, noise] = 0.0
+    return replace(left, gram=gram, sums=sums)
 
 
 def choose_penalty(statistics: Statistics, seed: np.random.Generator) -> float:

@@ -39,9 +39,7 @@ def open_encoder(problem: Problem, B: Floats, rng: np.random.Generator) -> Float
     T = problem.XXt / n
     between = (problem.XG / problem.N) @ problem.XG.T / n
     within = T - between
-    C = within.copy()
-    C[np.diag_indices(d)] += WITHIN * (float(np.trace(T)) / d or 1.0)
-    C = la.cholesky(C, lower=True, overwrite_a=True, check_finite=False)
+    C = _factor(within, WITHIN * (float(np.trace(T)) / d or 1.0))
     M = between - (len(problem.N) / n) * within + ELSEWHERE * T
     M = la.solve_triangular(C, M, lower=True, check_finite=False)
     M = la.solve_triangular(C, M.T, lower=True, check_finite=False)
@@ -51,6 +49,19 @@ def open_encoder(problem: Problem, B: Floats, rng: np.random.Generator) -> Float
     group = np.resize(rng.permutation(len(problem.N)), DRAWN_ROWS)
     R = _rotation(problem, B, A, U, group, rng)
     return np.ascontiguousarray((A @ R).T)
+
+
+def _factor(within: Floats, shift: float) -> Floats:
+    """Lower Cholesky factor of a covariance plus a multiple of I, larger if need be."""
+    while True:
+        C = within.copy()
+        C[np.diag_indices(len(C))] += shift
+        try:
+            return np.asarray(la.cholesky(C, lower=True, overwrite_a=True, check_finite=False))
+        except la.LinAlgError:
+            if not np.isfinite(shift):
+                raise
+            shift *= 10.0
 
 
 def _leading(M: Floats, k: int) -> tuple[Floats, Floats]:

@@ -52,6 +52,17 @@ def test_every_row_is_left_out_once_and_the_others_are_learned_from(make: Any) -
         )
 
 
+def test_columns_that_only_rows_left_out_have_values_in_are_constant() -> None:
+    X, y = blobs(100, 5)
+    X = np.hstack([X, np.zeros((100, 2))]).astype(np.float32)
+    X[np.argsort(row_keys(X))[3], 5] = 0.1
+    parts = hold_out(Statistics.of_block(X, y), 1e-3)
+    for part in parts:
+        assert np.abs(part.features[:, 5]).max() < 100
+        open_encoder(part.problem, np.ones((4, len(part.kept))), seeded())  # and can be solved
+    assert any(part.training.gram[5, 5] == 0.0 for part in parts)
+
+
 def test_penalties_fit_the_data() -> None:
     """Many rows and features that say it all need none; noise in as many features as rows does."""
     X, y = blobs(3000, 5)
