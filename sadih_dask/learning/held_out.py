@@ -106,7 +106,7 @@ def hold_out(statistics: Statistics, ridge: float, *, balanced: bool = False) ->
         left_out = Statistics.of_block(
             rows.features, labels[rows.group], labels.shape[1], keys=rows.keys
         )
-        training = _without_rounding(statistics.without(left_out), statistics)
+        training = _without_rounding(statistics.without(left_out, known=True), statistics)
         training = training.balanced() if balanced else training
         if len(training.groups) > 1:
             kept = statistics.groups.find(training.groups)

@@ -174,8 +174,11 @@ class Statistics:
         sample = self.sample.merge(other.sample, mine, theirs)
         return Statistics(groups, in_a + in_b, mean, sums, gram, sample)
 
-    def without(self, other: Statistics) -> Statistics:
-        """Take rows out again: the inverse of :meth:`merge`, to rounding; O(d^2 + g d)."""
+    def without(self, other: Statistics, *, known: bool = False) -> Statistics:
+        """Take rows out again: the inverse of :meth:`merge`, to rounding; O(d^2 + g d).
+
+        Rows that are not ``known`` to be among these are refused where it shows.
+        """
         _check_width(self, other)
         place = self.groups.find(other.groups)
         left = self.counts.copy()
@@ -195,7 +198,8 @@ class Statistics:
         sums[place] -= other.sums + other.counts[:, None] * (other.mean - mean)
         step = other.mean - mean
         gram = self.gram - other.gram - np.outer(step, step * (n * n_b / n_a))
-        self._check_explained(left, sums, gram)
+        if not known:
+            self._check_explained(left, sums, gram)
         keep = left > 0
         number = np.where(keep, np.cumsum(keep) - 1, -1)
         sample = self.sample.without(other.sample, place, number)
