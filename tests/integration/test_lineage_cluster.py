@@ -103,10 +103,13 @@ def holders(of: str, dask_scheduler: Any) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("lazy", [False, True], ids=["store", "array"])
 def test_all_workers_that_hold_the_anchors_die_again_and_again(
-    tmp_path: Path, store: FeatureStore, expected: SADIH
+    tmp_path: Path, store: FeatureStore, expected: SADIH, lazy: bool
 ) -> None:
+    """And with them chunks of the array that were kept since the anchors were drawn."""
     go = tmp_path / "go"
+    rows = (store.to_dask(), store.to_dask("labels")) if lazy else (store,)
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 100}),
         local_cluster(2) as cluster,
@@ -114,7 +117,7 @@ def test_all_workers_that_hold_the_anchors_die_again_and_again(
         ThreadPoolExecutor(1) as pool,
     ):
         client.register_plugin(HeldUp(str(go)))
-        fit = pool.submit(SADIH(**WITH_ANCHORS).fit, store)
+        fit = pool.submit(SADIH(**WITH_ANCHORS).fit, *rows)
         try:
             for _ in range(2):
                 there = wait_until(
@@ -310,7 +313,13 @@ def test_a_cluster_that_adapts_from_no_worker(
     with Client(no_workers):
         same_bits(SADIH(**WITH_ANCHORS).fit(store), expected, tmp_path)
         codes = expected.encode(store, tmp_path / "c").read("codes")
+        X = da.from_array(data[0], chunks=(500, -1))
+        wait_until(lambda: not no_workers.workers)
+        same_bits(SADIH(**WITH_ANCHORS).fit(X, data[1]), expected, tmp_path)
+        wait_until(lambda: not no_workers.workers)
+        written = expected.encode(X, tmp_path / "w").read("codes")
     np.testing.assert_array_equal(codes, expected.transform(data[0]))
+    np.testing.assert_array_equal(written, codes)
 
 
 def test_no_worker_ever_comes(
