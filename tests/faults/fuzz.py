@@ -546,7 +546,8 @@ def _child(folder: Path, trials: int, seed: int) -> None:
             kind = list(CHANGES)[number % len(CHANGES)]
             case = folder / "case" / "given"
             shutil.rmtree(folder / "case", ignore_errors=True)
-            shutil.copytree(intact, case, symlinks=True)
+            unneeded = () if kind == DIRECTORY else (DIRECTORY,)
+            shutil.copytree(intact, case, True, shutil.ignore_patterns(*unneeded))
             outside.mkdir()
             (outside / SECRET).write_text("secret")
             _at(case / TOML, intact, case)
