@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sadih_dask.compute.reduction import BlockReduction
+from sadih_dask.compute.reduction import KeptReduction
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import Progress, listener
 from sadih_dask.errors import FormatError, SadihError
@@ -33,7 +33,7 @@ from sadih_dask.stores.features import LEARNED_FROM
 from sadih_dask.types import Array
 
 KIND = "sadih-scan-part"
-VERSION = 1
+VERSION = 2
 _NAME = re.compile(r"scan-([0-9a-f]{32})-(\d{1,18})-(\d{1,18})\.part")
 _SCRATCH = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{32}}\.tmp")
 """What a writer leaves that was killed at it."""
@@ -153,7 +153,7 @@ class Parts:
 
 
 def find_parts(
-    checkpoint: Checkpoint, rows: StoreRows, reduction: BlockReduction[Any], node_rows: int
+    checkpoint: Checkpoint, rows: StoreRows, reduction: KeptReduction[Any], node_rows: int
 ) -> Parts:
     """Cut a pass into parts and see which of them are finished.
 
@@ -187,7 +187,7 @@ def _cut(n_rows: int, node_rows: int, least_rows: int) -> list[Range]:
     return [(first, min(first + size, n_rows)) for first in range(0, n_rows, size)]
 
 
-def _identity(rows: StoreRows, reduction: BlockReduction[Any]) -> str:
+def _identity(rows: StoreRows, reduction: KeptReduction[Any]) -> str:
     """A hash of everything that decides what a range of these rows comes to."""
     known = rows.store.fingerprint(LEARNED_FROM)
     text = repr((known, rows.first, rows.last, MERGE_FAN_IN, reduction.identity()))
@@ -195,14 +195,15 @@ def _identity(rows: StoreRows, reduction: BlockReduction[Any]) -> str:
 
 
 def keep(
-    files: PartFiles, first: int, last: int, partial: Any, reduction: BlockReduction[Any]
+    files: PartFiles, first: int, last: int, partial: Any, reduction: KeptReduction[Any]
 ) -> Any:
     """Write a finished part, unless its file would cost more than it saves, and pass it on.
 
     A file that cannot be written is no reason to give up the work that has been done.
     """
     arrays = reduction.to_arrays(partial)
-    size = sum(array.nbytes for array in arrays.values())
+    # Sampled rows are left out: they are few of those that would have to be read again.
+    size = sum(a.nbytes for name, a in arrays.items() if "sample" not in name.split("."))
     if ROWS_PER_STATISTIC * size > (last - first) * files.columns * 8:
         return partial
     try:
@@ -219,7 +220,7 @@ def keep(
     return partial
 
 
-def load(files: PartFiles, first: int, last: int, reduction: BlockReduction[Any]) -> Any | None:
+def load(files: PartFiles, first: int, last: int, reduction: KeptReduction[Any]) -> Any | None:
     """Read a finished part; None, and a warning, if the file is not what was written."""
     try:
         return reduction.from_arrays(files.read(first, last), last - first)

@@ -1,9 +1,9 @@
 """The chunks of Dask arrays of features and labels, as their owner made them.
 
 A chunk is computed in the task that reduces it, and what it comes to is joined with its neighbours
-(`sadih_dask.compute.span`): rows are not cut anew. Chunks that are shorter than a block are reduced
-together. The chunks that a sample comes from are computed before that; as many as there is room
-for are kept where they are, and only the others are computed again.
+(`sadih_dask.compute.span`): rows are not cut anew. Small chunks are reduced together. The chunks
+that a sample comes from are computed before that; as many as there is room for are kept where they
+are, and only the others are computed again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,15 @@ from dask.core import flatten, get_dependencies
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Future
 
-from sadih_dask.compute.run import amid, held_on_cluster, reporting
+from sadih_dask.compute.run import amid, held_on_cluster, reporting, total_threads
 from sadih_dask.compute.tree import Tasks
 from sadih_dask.errors import DtypeError, InputError
 from sadih_dask.types import Array, Ints
+
+RANGE_BYTES = 16 * 2**20
+"""Features that are reduced together, about, where chunks are smaller."""
+RANGES_PER_THREAD = 4
+"""Tasks that reduce them, at least, unless these are of a block."""
 
 
 class Range(NamedTuple):
@@ -38,13 +43,15 @@ class Range(NamedTuple):
 class Chunks:
     """Chunks of features (n, d) and labels as one graph of tasks.
 
-    ranges     chunks that are reduced together: a block of rows or more
+    ranges     chunks that are reduced together: one, or a block of rows and more
     n_sampled  tasks that have taken the sample
     """
 
     def __init__(self, features: da.Array, labels: Any, block_rows: int) -> None:
         sizes = [int(size) for size in features.chunks[0]]
-        self.ranges = _ranges(sizes, block_rows)
+        row_bytes = max(1, features.shape[1] * features.dtype.itemsize)
+        enough = min(RANGE_BYTES // row_bytes, sum(sizes) // (RANGES_PER_THREAD * total_threads()))
+        self.ranges = _ranges(sizes, max(block_rows, enough))
         self.n_sampled = 0
         arrays = {"features": features.rechunk({1: -1})}
         ends = {"features": np.cumsum(sizes)}
@@ -170,8 +177,8 @@ class _Keys:
         return int(self.starts[k + 1] - self.starts[k]) * self._row_bytes
 
 
-def _ranges(sizes: list[int], block_rows: int) -> list[Range]:
-    """Consecutive chunks in ranges of a block or more; the last may be shorter.
+def _ranges(sizes: list[int], least: int) -> list[Range]:
+    """Consecutive chunks in ranges of so many rows or more; the last may be shorter.
 
     >>> _ranges([3, 3, 8, 1], 6)
     [Range(chunks=range(0, 2), first=0, last=6), Range(chunks=range(2, 3), first=6, last=14), \
@@ -180,7 +187,7 @@ Range(chunks=range(3, 4), first=14, last=15)]
     found, chunk, first, row = [], 0, 0, 0
     for k, size in enumerate(sizes, 1):
         row += size
-        if row - first >= block_rows or (k == len(sizes) and row > first):
+        if row - first >= least or (k == len(sizes) and row > first):
             found.append(Range(range(chunk, k), first, row))
             chunk, first = k, row
     return found

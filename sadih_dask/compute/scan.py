@@ -23,7 +23,7 @@ from sadih_dask.compute.checkpoint import (
     load,
 )
 from sadih_dask.compute.lazy import joined
-from sadih_dask.compute.reduction import BlockReduction
+from sadih_dask.compute.reduction import Discovering, KeptReduction
 from sadih_dask.compute.rows import LazyRows, ReadableRows, Rows, StoreRows
 from sadih_dask.compute.run import amid, reporting, total_threads
 from sadih_dask.compute.span import Joiner, Span
@@ -36,10 +36,13 @@ TAIL_NODES = 2
 MOST_TAIL_NODES = 256
 """Of all threads together: a scheduler with many workers has enough to do as it is."""
 
+NODES_PER_THREAD = 2
+"""Nodes of the tree, at least, in which spans of Dask arrays are joined one after the other."""
+
 
 def scan(
     rows: Rows,
-    reduction: BlockReduction[Any],
+    reduction: KeptReduction[Any],
     checkpoint: Checkpoint | None = None,
 ) -> tuple[Any, int]:
     """Reduce rows that are read once; return also how many were not read, but loaded.
@@ -65,7 +68,7 @@ def scan(
     return result, n_loaded
 
 
-def _parts(rows: Rows, reduction: BlockReduction[Any], checkpoint: Checkpoint | None) -> Parts:
+def _parts(rows: Rows, reduction: KeptReduction[Any], checkpoint: Checkpoint | None) -> Parts:
     if checkpoint is None:
         return Parts([(0, rows.n_rows)])
     if not isinstance(rows, StoreRows):
@@ -153,20 +156,25 @@ class _RangeTasks:
 class _ChunkTasks:
     """Tasks that reduce the chunks of Dask arrays where they are computed, a range each.
 
-    What a range comes to goes to the one node of the tree, or to the two, that it is in: a node is
-    as large as the largest range, or larger.
+    What a range comes to goes to the one node of the tree, or to the two, that it is in. The spans
+    of a node are joined one after the other; there are nodes enough for all threads, and none is
+    smaller than a range.
     """
 
-    def __init__(self, tasks: Tasks, rows: LazyRows, reduction: BlockReduction[Any]) -> None:
+    def __init__(self, tasks: Tasks, rows: LazyRows, reduction: KeptReduction[Any]) -> None:
         n_features, dtype = rows.shape_of_features
         block = reduction.block_rows
         smaller = block * n_features * dtype.itemsize < 8 * reduction.columns(n_features) ** 2
         self._tasks = tasks
         self._chunks = rows.chunks
-        self._joiner = tasks.share(Joiner(reduction, rows.n_rows, smaller), "reduction")
+        numbered = rows.label_columns is not None
+        of_blocks = reduction if numbered else Discovering(reduction)
+        self._joiner = tasks.share(Joiner(of_blocks, rows.n_rows, smaller), "reduction")
         self._n_rows = rows.n_rows
+        largest = max(part.last - part.first for part in self._chunks.ranges)
+        few = rows.n_rows // (NODES_PER_THREAD * total_threads())
         self._node = block
-        while self._node < max(part.last - part.first for part in self._chunks.ranges):
+        while self._node < largest or MERGE_FAN_IN * self._node <= few:
             self._node *= MERGE_FAN_IN
 
     def add(self) -> Any:
@@ -203,7 +211,7 @@ def _scan_chunks(first: int, last: int, joiner: Joiner, labels: Any, *features: 
     return joiner.span_of(whole, targets, first)
 
 
-def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: BlockReduction[Any]) -> Any:
+def _scan_range(rows: ReadableRows, start: int, stop: int, reduction: KeptReduction[Any]) -> Any:
     """The result of consecutive blocks, folded from the left."""
     features = rows.blocks("features", start, stop, reduction.block_rows)
     labels = rows.blocks("labels", start, stop, reduction.block_rows)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
-from sadih_dask.compute.reduction import BlockReduction, Discovered
+from sadih_dask.compute.reduction import BlockReduction
 from sadih_dask.learning.statistics import MERGE_FAN_IN
 from sadih_dask.types import Array
 
@@ -140,10 +140,8 @@ class Joiner:
             rows = before.then(rows)
         if rows.first % block or rows.last != min(rows.first + block, self.n_rows):
             return rows
-        block_of = rows.features, rows.labels, rows.first
-        if rows.labels.ndim == 1:  # of classes that are known when all rows are
-            return Reduced(rows.first, rows.last, Discovered.of_block(self.reduction, *block_of))
-        return Reduced(rows.first, rows.last, self.reduction.of_block(*block_of))
+        partial = self.reduction.of_block(rows.features, rows.labels, rows.first)
+        return Reduced(rows.first, rows.last, partial)
 
     def _are_brothers(self, one: Loose | Reduced, other: Reduced) -> bool:
         """Whether the tree merges the two: first children of a node, and its next child."""

@@ -25,7 +25,8 @@ equal codes for ever, so n columns collapse to g, and every sum over rows become
 weighted by N. X enters through X X^T, X Y^T and the sums of X over each group. All of these come
 from one pass over the data (`statistics`); nothing after that pass depends on n.
 
-Read `labels` (rows to groups), `features`, `statistics` and `similarity`, which make a `problem`;
+Read `classes` (names to numbers), `labels` (rows to groups), `features`, `statistics` and
+`similarity`, which make a `problem`;
 then `start`, `updates`, `objective` and `solver`, which learn codes, and `encoders`, which hash
 rows that have no labels. `randomness` has the seeds.
 """

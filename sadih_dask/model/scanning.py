@@ -226,7 +226,9 @@ def scan_folds(
         bool(opened.multi_label),
         seed,
     )
-    return _settled(found.total, opened, anchor_map, seed, _covering(X), n_loaded), folded
+    scanned = _settled(found.total, opened, anchor_map, seed, _covering(X), n_loaded)
+    warn_of_tags(scanned.classes)
+    return scanned, folded
 
 
 def draw_folds(n_rows: int, folding: Folding) -> tuple[Folds, Ints]:

@@ -2,6 +2,7 @@
 
     python -m tests.faults             # all rows, one table; see --help
     python -m tests.faults.flips       # one row, with more or fewer trials
+    python -m tests.faults.workers --stage fit --workers 4 --every 0.5 --kills 100
 
 Each row is a module with a long version, which is a command that prints figures and ends with 1 if
 anything did not hold. Short versions of all rows run with the other tests; some of them stood there
@@ -9,10 +10,11 @@ before. (i) is tests/integration, (u) is tests/unit.
 
 | fault | long version | short versions |
 |---|---|---|
-| kill -9 of random workers | `workers` | (i) test_faults_cluster, test_training_troubles |
+| kill -9 or a stop of workers | `workers` | (i) test_faults_cluster, test_lineage_cluster, |
+| | | test_training_troubles; (u) compute/test_checkpoint |
 | kill -9 of the scheduler | `scheduler` | (i) test_faults_cluster |
 | kill -9 of the driver | `driver` | (i) test_faults_driver, test_stores_killed, test_encode |
-| disk full at any write | `full_disk` | (i) test_faults_disk, test_stores_killed |
+| disk full, or read-only | `full_disk` | (i) test_faults_disk, test_stores_killed |
 | flip, truncate, delete | `flips` | (i) test_faults_files; (u) stores/test_integrity, |
 | | | model/test_model_file_damaged |
 | a poison row block | `poison` | (i) test_faults_poison, test_training_troubles |

@@ -11,13 +11,13 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.faults.table import SEED, Outcome, show, timed
+from tests.faults.table import SEED, Outcome, Row, show, timed
 
 ROWS = {
     "workers": 100,
     "scheduler": 12,
     "driver": 30,
-    "full_disk": 150,
+    "full_disk": 20,
     "power_cut": 640,
     "flips": 2000,
     "poison": 10,
@@ -26,7 +26,7 @@ ROWS = {
     "fuzz": 1000,
     "two_writers": 200,
 }
-"""Trials or kills of each row."""
+"""Trials or kills of each row, of each of its stages if it has any."""
 
 
 def main() -> None:
@@ -41,20 +41,24 @@ def main() -> None:
     print(f"seed {given.seed}, scale {given.scale}", flush=True)
     outcomes = []
     for name in given.only or ROWS:
-        outcomes.append(_run(name, max(1, round(ROWS[name] * given.scale)), given))
-        print(f"{name}: {'held' if outcomes[-1].ok else 'FAILED'}", flush=True)
+        module = importlib.import_module(f"tests.faults.{name}")
+        for stage in getattr(module, "STAGES", ("",)):
+            options = {"stage": stage} if stage else {}
+            outcomes.append(_run(module.run, name, options, given))
+            print(f"{name} {stage}: {'held' if outcomes[-1].ok else 'FAILED'}", flush=True)
     print()
     show(*outcomes)
     sys.exit(0 if all(outcome.ok for outcome in outcomes) else 1)
 
 
-def _run(name: str, trials: int, given: argparse.Namespace) -> Outcome:
+def _run(row: Row, name: str, options: dict[str, str], given: argparse.Namespace) -> Outcome:
     """One row; what stops it altogether is a failure of that row, and not of the others."""
-    row = importlib.import_module(f"tests.faults.{name}").run
+    trials = max(1, round(ROWS[name] * given.scale))
     try:
-        return timed(row, trials, given.seed, given.folder)
+        return timed(row, trials, given.seed, given.folder, **options)
     except Exception as error:
-        return Outcome(name, 1, [f"{type(error).__name__}: {error}"])
+        what = " ".join([name, *options.values()])
+        return Outcome(what, 1, [f"{type(error).__name__}: {error}"])
 
 
 if __name__ == "__main__":

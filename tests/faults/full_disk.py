@@ -63,26 +63,31 @@ def _mount(*words: str) -> None:
 
 def run(folder: Path, trials: int, seed: int, *, stage: str) -> Outcome:
     """Fill the disk in a stage, at random points."""
+    with Forks(folder) as forks:
+        return fill_disks(forks, folder, trials, seed, stage)
+
+
+def fill_disks(forks: Forks, folder: Path, trials: int, seed: int, stage: str) -> Outcome:
+    """The same with processes that are there."""
     outcome = Outcome(f"disk full at any write, {stage}")
     rng = random.Random(seed)
     found: Counter[str] = Counter()
     whole = Job(folder / "sources", folder / "whole", report=stage == "evaluate")
     whole.make_sources()
     whole.target.mkdir()
-    with Forks(folder) as forks:
-        for name in (*whole.needs(stage), stage):
-            assert forks.run(*whole.words(name)).code == 0, name
-        expected = whole.digest(stage)
-        for _ in range(trials):
-            with disk(folder / "disk") as small:
-                job = _prepared(whole, small, stage)
-                limits = _too_small(whole, stage, rng, _used(small))
-                _mount("-o", f"remount,{limits}", str(small))
-                outcome.trials += 1
-                try:
-                    found[_try(forks, job, stage, expected, rng)] += 1
-                except AssertionError as error:
-                    outcome.failures.append(f"{limits}: {error}")
+    for name in (*whole.needs(stage), stage):
+        assert forks.run(*whole.words(name)).code == 0, name
+    expected = whole.digest(stage)
+    for _ in range(trials):
+        with disk(folder / "disk") as small:
+            job = _prepared(whole, small, stage)
+            limits = _too_small(whole, stage, rng, _used(small))
+            _mount("-o", f"remount,{limits}", str(small))
+            outcome.trials += 1
+            try:
+                found[_try(forks, job, stage, expected, rng)] += 1
+            except AssertionError as error:
+                outcome.failures.append(f"{limits}: {error}")
     outcome.figures = {name: f"{n}" for name, n in sorted(found.items())}
     return outcome
 
@@ -142,11 +147,11 @@ def _too_small(whole: Job, stage: str, rng: random.Random, used: tuple[int, int]
         return "ro"
     if rng.random() < FEW_INODES:
         return f"nr_inodes={used[1] + rng.randrange(len(files))},size=64m"
-    return f"size={PAGE * (used[0] + rng.randrange(1, pages + 1))}"
+    return f"size={PAGE * max(1, used[0] + rng.randrange(pages))}"
 
 
 def _run(forks: Forks, job: Job, stage: str) -> Ended:
-    if stage == "ingest":
+    if stage in ("ingest", "run"):
         return forks.run(*job.words(stage), script=UNCHECKED)
     return forks.run(*job.words(stage))
 

@@ -94,6 +94,11 @@ class Job:
         for beside in (f"{path}.scan", f"{path}.results"):
             shutil.rmtree(beside, ignore_errors=True)
 
+    def unfinished(self, stage: str) -> list[str]:
+        """What a stage has begun in stores and not finished."""
+        stores = [path.parent for path in self.outputs[stage].rglob("segments")]
+        return [begun for path in stores for begun in open_store(path).verify().unfinished]
+
     def words(self, stage: str) -> list[Any]:
         """The command of a stage."""
         out, size = self.outputs, self.size
@@ -108,7 +113,7 @@ class Job:
         if stage == "tune":
             grid = ["--bits", size.bits, "--alpha", 0.01, "--alpha", 1, "--beta", 0.01]
             grid += ["--beta", 1, "--folds", 3, "--queries", size.n_queries]
-            places = [out["ingest"], out["tune"], "-o", f"{out['tune']}.results"]
+            places = [out["ingest"], out["tune"], "-o", f"{out['tune']}.results", "--overwrite"]
             return ["tune", *places, *grid, *learning]
         if stage == "encode":
             return ["encode", out["ingest"], out["fit"], out["encode"], "--quiet"]
@@ -116,7 +121,7 @@ class Job:
             return ["export", out["encode"], out["export"], "--overwrite", "--quiet"]
         if stage == "search":
             places = [out["encode"], self.sources / "q", "--model", out["fit"]]
-            return ["search", *places, "-o", out["search"], "--show", 0, "--quiet"]
+            return ["search", *places, "-o", out["search"], "--overwrite", "--show", 0, "--quiet"]
         if stage == "run":
             return self.run.words
         places = [out["fit"], self.sources / "q", out["ingest"], "--codes", out["encode"]]
@@ -232,11 +237,6 @@ index = "flat"
 enabled = {str(self.report).lower()}
 {self.cluster}
 """
-
-    def unfinished(self) -> list[str]:
-        """What is named as being written in the stores of the directory."""
-        stores = [path.parent for path in self.directory.rglob("segments")]
-        return [begun for path in stores for begun in open_store(path).verify().unfinished]
 
     def digests(self) -> dict[str, str]:
         """A hash of everything that the latest run consists of."""

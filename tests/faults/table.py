@@ -67,6 +67,11 @@ def show(*outcomes: Outcome) -> None:
     print(HEAD)
     for outcome in outcomes:
         print(outcome.row())
+    show_failures(*outcomes)
+
+
+def show_failures(*outcomes: Outcome) -> None:
+    """Print the first of what failed."""
     for outcome in outcomes:
         for failure in outcome.failures[:SHOWN]:
             print(f"\nFAILED, {outcome.fault}: {failure}")
@@ -91,6 +96,10 @@ def main(
     words = ", ".join(f"{name} {value}" for name, value in {"seed": given.seed, **said}.items())
     print(f"{counted} {given.trials}, {words}\n", flush=True)
     stages = [{"stage": name} for name in given.stage or stage] if stage else [{}]
-    outcomes = [timed(row, given.trials, given.seed, given.folder, **one, **said) for one in stages]
-    show(*outcomes)
+    outcomes = []
+    print(HEAD)
+    for one in stages:
+        outcomes.append(timed(row, given.trials, given.seed, given.folder, **one, **said))
+        print(outcomes[-1].row(), flush=True)
+    show_failures(*outcomes)
     sys.exit(0 if all(outcome.ok for outcome in outcomes) else 1)

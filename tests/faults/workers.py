@@ -1,7 +1,7 @@
 """Worker processes of a Dask cluster are killed or stopped, again and again, in every stage.
 
     python -m tests.faults.workers [--kills 100] [--seed 20] [--stage fit]... [--every 0.5]
-                                   [--workers 2] [--anchors 1000] [--stop SECONDS]
+                                   [--workers 2] [--anchors N] [--stop SECONDS]
 
 A stage works on a cluster of ``dask worker`` processes, each of which its nanny replaces when it
 dies. First undisturbed; then, as often as it takes for that many kills, while workers are killed: a
@@ -39,13 +39,14 @@ from tests.faults.jobs import Job, Size
 from tests.faults.table import Outcome, main
 from tests.support.processes import DaskProcesses, dask_processes
 
-SIZE = Size(150_000, 32, anchors=1000, chunk_rows=4096, block_rows=1024, n_queries=200, bits=32)
+SIZE = Size(100_000, 32, anchors=500, chunk_rows=4096, block_rows=1024, n_queries=200, bits=32)
+LONG = replace(SIZE, n_features=4, chunk_rows=65_536, block_rows=8192)
 SIZES = {
-    "fit": replace(SIZE, n_rows=200_000),
-    "encode": replace(SIZE, n_rows=1_500_000, n_features=8, chunk_rows=16_384, block_rows=8192),
-    "evaluate": replace(SIZE, n_rows=2_000_000, n_features=4, chunk_rows=65_536, n_queries=4000),
-    "search": replace(SIZE, n_rows=4_000_000, n_features=4, chunk_rows=65_536, n_queries=2000),
-    "tune": SIZE,
+    "fit": replace(SIZE, anchors=1000),
+    "encode": replace(LONG, n_rows=1_000_000, anchors=300, chunk_rows=16_384),
+    "evaluate": replace(LONG, n_rows=1_000_000, anchors=50, n_queries=4000),
+    "search": replace(LONG, n_rows=2_000_000, anchors=50, n_queries=2000),
+    "tune": replace(SIZE, n_rows=60_000, anchors=300),
     "run": SIZE,
 }
 STAGES = tuple(SIZES)
@@ -89,7 +90,7 @@ def run(
         while disturbed.killed.total() < kills:
             outcome.trials += 1
             try:
-                disturbed.run(Disturbance(rng, every, stop))
+                disturbed.run(Disturbance(rng, every, stop, kills - disturbed.killed.total()))
             except AssertionError as error:
                 outcome.failures.append(str(error))
                 if len(outcome.failures) > 2:
@@ -192,6 +193,7 @@ class Disturbed:
             if ended.code != CLUSTER_FAILED:
                 break
             self.repeats += 1
+            print(f"exit code {ended.code}: {ended.said[-700:]}", flush=True)
         seconds = time.monotonic() - began
         self._working += seconds
         assert ended.code == 0, f"exit code {ended.code}: {ended.said[-1500:]}"

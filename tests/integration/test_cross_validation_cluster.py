@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -51,6 +52,26 @@ def test_worker_processes_do_not_show(
     assert found.best_params_ == expected.best_params_
     same_bits(found.best_estimator_, expected.best_estimator_, tmp_path)
     assert seen[-1][0] == seen[-1][1]
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_names_and_tags_of_lazy_rows(
+    tmp_path: Path, cluster: LocalCluster, multi_label: bool
+) -> None:
+    X, y = rows(500, multi_label=multi_label)
+    names = np.array([f"class {k}" for k in range(np.max(y) + 1 if y.ndim == 1 else y.shape[1])])
+    labels: Any = da.from_array(names[y], chunks=90) if y.ndim == 1 else None
+    if multi_label:
+        labels = [names[row.astype(bool)].tolist() for row in y]
+    with dask.config.set(scheduler="threads", num_workers=2):
+        expected = search(anchors=None).fit(X, names[y] if y.ndim == 1 else y)
+    with Client(cluster):
+        found = search(anchors=None).fit(da.from_array(X, chunks=(177, -1)), labels)
+    for fold in range(3):
+        name = f"split{fold}_test_score"
+        np.testing.assert_array_equal(found.cv_results_[name], expected.cv_results_[name])
+    same_statistics(found.best_estimator_.statistics_, expected.best_estimator_.statistics_)
+    assert found.best_estimator_.classes_.tolist() == names.tolist()
 
 
 def test_folds_and_samples_have_the_same_bits(tmp_path: Path, cluster: LocalCluster) -> None:

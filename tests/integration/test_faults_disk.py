@@ -1,18 +1,28 @@
 """The disk is full at some write; the long version is in tests/faults/full_disk.py."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.faults import full_disk
+from tests.faults.forks import Forks
+from tests.faults.full_disk import disk, fill_disks
 
 
-def test_a_full_disk_in_every_stage(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    folder = tmp_path_factory.mktemp("forks")
     try:
-        with full_disk.disk(tmp_path / "trial"):
+        with disk(folder / "trial"):
             pass
     except PermissionError as error:
         pytest.skip(str(error))
-    weights = {"ingest": 2, "fit": 1, "encode": 1, "export": 1, "evaluate": 0}
-    found = full_disk.fill_disks(tmp_path, trials=5, seed=3, weights=weights)
-    assert found.ok, found.failures[:3]
+    with Forks(folder) as found:
+        yield found
+
+
+@pytest.mark.parametrize("stage", ["ingest", "fit", "encode", "export", "tune", "run"])
+def test_a_full_disk(tmp_path: Path, forks: Forks, stage: str) -> None:
+    found = fill_disks(forks, tmp_path, trials=2, seed=3, stage=stage)
+    assert found.ok, found.failures
+    assert "failed for space" in found.figures

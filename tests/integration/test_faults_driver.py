@@ -28,6 +28,22 @@ def test_kills_around_steps(tmp_path: Path, forks: Forks) -> None:
     assert ordeal.repeated.total() == 0
 
 
+@pytest.mark.parametrize("stage", ["fit", "encode", "search", "tune"])
+def test_kills_of_single_commands(tmp_path: Path, forks: Forks, stage: str) -> None:
+    outcome = Outcome("kill -9 of the driver")
+    ordeal = Ordeal(forks, tmp_path, outcome, stage=stage)
+    ordeal.at_step("after", ordeal.n_steps // 2)
+    ordeal.at_moment(0.5)
+    assert outcome.trials == 2
+    assert outcome.ok, outcome.failures
+
+
+def test_no_process_outlives_a_killed_driver(tmp_path: Path, forks: Forks) -> None:
+    outcome = Outcome("kill -9 of the driver")
+    Ordeal(forks, tmp_path, outcome, stage="fit", processes=2).at_moment(0.7)
+    assert outcome.ok, outcome.failures
+
+
 def test_kills_at_random_moments(tmp_path: Path, forks: Forks) -> None:
     outcome = Outcome("kill -9 of the driver")
     ordeal = Ordeal(forks, tmp_path, outcome)

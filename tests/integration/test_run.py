@@ -79,6 +79,18 @@ def test_from_files_to_codes_and_metrics(here: Here, place: Path) -> None:
     assert (latest / "index.faiss").stat().st_size > codes.n_rows * 2
 
 
+def test_another_bit_order_is_another_packing_of_the_same_codes(here: Here, place: Path) -> None:
+    first = run(here, place)
+    little = CodeStore.open(place / "runs" / "latest" / "codes.zarr").read("codes")
+    again = run(here, place, "--set", "store.bitorder=big")
+    assert done(again) == ["encode"]
+    assert again["metrics"] == first["metrics"]
+    codes = CodeStore.open(place / "runs" / "latest" / "codes.zarr")
+    assert codes.bitorder == "big"
+    bits = np.unpackbits(little, axis=1, bitorder="little")
+    np.testing.assert_array_equal(np.unpackbits(codes.read("codes"), axis=1), bits)
+
+
 def test_some_of_the_queries_tell_how_sure_they_are(here: Here, place: Path) -> None:
     words = place / "pipeline.toml", "--set", "evaluation.max_queries=40"
     out, _ = here("run", *words)

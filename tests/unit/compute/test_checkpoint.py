@@ -117,6 +117,25 @@ def test_completed_parts_are_not_read_again(
     same_bits(found, expected, tmp_path)
 
 
+def test_parts_that_are_finished_during_the_pass_are_not_read_again(
+    store: FeatureStore, place: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a worker dies: its tasks are repeated, and find what it has left on file."""
+    expected, _ = scanned(store, place)
+    lost = files(place)[2]
+    first, last = rows_of(lost)
+    lost.unlink()
+    damaged = files(place)[5]
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    monkeypatch.setattr(resume.PartFiles, "ranges", lambda _: (set(), 0))  # none when it began
+    with counted_reads() as counts:
+        found, n_loaded = scanned(store, place)
+    same_statistics(found, expected)
+    read = [row for part in ((first, last), rows_of(damaged)) for row in range(*part)]
+    assert sorted(of_features(counts)) == sorted({row // CHUNK for row in read})
+    assert n_loaded == 0
+
+
 def test_parts_are_subtrees_of_a_higher_level_where_nodes_are_many(
     store: FeatureStore, place: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,8 +97,24 @@ def test_kinds_of_array_that_no_method_takes(case: str, lazy: bool) -> None:
     for use in (model().fit, model().partial_fit, fitted.partial_fit, fitted.forget):
         with pytest.raises(error, match=f"(?s){message}"):
             use(features, labels)
-    with pytest.raises(error, match=f"(?s){message}"):
-        np.asarray(fitted.transform(features))
+    for use in (fitted.transform, fitted.project):
+        with pytest.raises(error, match=f"(?s){message}"):
+            np.asarray(use(features))
+    assert vars(fitted) == before
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_masked_labels_that_no_method_takes(lazy: bool) -> None:
+    features, labels = X, np.ma.masked_greater(Y1, 1)
+    if lazy:
+        features, labels = (da.from_array(rows, chunks=10) for rows in (X, labels))
+    fitted = model().fit(X, Y1)
+    before = dict(vars(fitted))
+    for use in (model().fit, model().partial_fit, fitted.partial_fit, fitted.forget, fitted.score):
+        with pytest.raises(DtypeError, match=r"y is a masked array.*Fill them"):
+            use(features, labels)
+    with pytest.raises(DtypeError, match=r"y is a masked array.*Fill them"):
+        np.asarray(fitted.learned_codes(labels))
     assert vars(fitted) == before
 
 
@@ -284,6 +300,8 @@ PARAMETERS: dict[str, list[Any]] = {
     "beta": [-1.0, np.nan],
     "gamma": [-1e-9, None],
     "ridge": [-1.0, "no"],
+    "sharpness": [0.0, np.inf, "no"],
+    "openness": [-0.1, 1.1, None],
     "max_iter": [-1, 2.5, None],
     "tol": [-1e-9, np.nan],
     "n_init": [0, None, "all"],

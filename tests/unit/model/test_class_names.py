@@ -10,15 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from distributed import Client
 
-from sadih_dask import SADIH, SADIHCV, FeatureStore
+from sadih_dask import SADIH, FeatureStore
 from sadih_dask.errors import LabelError
 from sadih_dask.files.archive import read_archive, write_archive
 from sadih_dask.model.model_file import KIND, VERSION
 from tests.support.datasets import blobs, tagged_blobs
 from tests.support.models import QUICK, same_bits
-from tests.support.processes import local_cluster
 
 X, Y = blobs(120)
 LAZY = da.from_array(X, chunks=(37, -1))
@@ -134,24 +132,6 @@ def test_classes_are_discovered_in_the_pass_that_learns(tmp_path: Path) -> None:
     found = model(anchors=None).fit(features, da.from_array(NAMES, chunks=50))
     same_bits(found, expected, tmp_path)
     assert len(list(seen.iterdir())) == LAZY.numblocks[0]
-
-
-def test_folds_of_named_rows_on_a_cluster_of_processes() -> None:
-    def search() -> SADIHCV:
-        parameters = model(n_init=1)
-        return SADIHCV(parameters, {"alpha": [0.1, 1.0]}, n_bits=8, n_folds=2, n_queries=9)
-
-    expected = search().fit(X, NAMES)
-    tagged = search().fit(X, MATRIX)
-    with local_cluster(2) as cluster, Client(cluster):
-        found = search().fit(LAZY, da.from_array(NAMES, chunks=50))
-        also = search().fit(LAZY, TAGS)
-    for one, other in ((found, expected), (also, tagged)):
-        np.testing.assert_array_equal(
-            one.cv_results_["mean_test_score"], other.cv_results_["mean_test_score"]
-        )
-        assert one.best_estimator_.fingerprint_ == other.best_estimator_.fingerprint_
-    assert also.best_estimator_.classes_.tolist() == FRAME.columns.tolist()
 
 
 # --- several labels a row ----------------------------------------------------------------------

@@ -157,7 +157,7 @@ def test_itq_is_that_of_faiss_and_quantisers_need_rows() -> None:
 
 def test_stores_give_what_arrays_give(tmp_path: Path) -> None:
     X, y, Q, z = digits()
-    names = [f"digit {k}" for k in range(10)]
+    names = [str(k) for k in range(10)]
     rows = FeatureStore.create(tmp_path / "r", X, y, class_names=names, chunk_rows=256)
     asked = FeatureStore.create(tmp_path / "q", Q, z, class_names=names, chunk_rows=100)
     found = evaluate_model(fitted(), asked, rows)
