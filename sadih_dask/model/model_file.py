@@ -240,6 +240,8 @@ def _check_shapes(model: Model) -> None:
     for name, (found, wanted) in expected.items():
         if found != wanted:
             raise ValueError(f"{name} has shape {found}, expected {wanted}")
+    if (spare := function.n_bits % 8) and (model.label_codes[:, -1] >> spare).any():
+        raise ValueError(f"label_codes have bits beyond their {function.n_bits}")
     if groups.indptr[0] != 0 or np.any(np.diff(groups.indptr) <= 0):
         raise ValueError("groups.indptr does not ascend from 0")
     if groups.indices.size and not 0 <= groups.indices.min() <= groups.indices.max() < len(

@@ -216,6 +216,14 @@ def test_classes_that_are_no_text(path: Path) -> None:
         SADIH.load(path)
 
 
+def test_codes_with_more_bits_than_they_have(path: Path) -> None:
+    meta, arrays = read_archive(path, KIND, VERSION)
+    arrays["label_codes"][0, -1] |= 1 << 3
+    write_archive(path, KIND, VERSION, meta, arrays)
+    with pytest.raises(FormatError, match="label_codes have bits beyond their 3"):
+        SADIH.load(path)
+
+
 def test_groups_that_point_outside(path: Path) -> None:
     whole = members_of(path)
     for member, value, message in [
