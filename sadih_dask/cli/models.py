@@ -11,7 +11,13 @@ import click
 
 from sadih_dask.cli import options
 from sadih_dask.cli.output import Bar, echo, echo_json
-from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES, PAPER_GRID, PARAMETERS, Parameter
+from sadih_dask.model.parameters import (
+    CLASS_FOLDS,
+    DEFAULT_GRID,
+    MAX_QUERIES,
+    PARAMETERS,
+    Parameter,
+)
 
 if TYPE_CHECKING:
     from sadih_dask.report.page import Length
@@ -58,7 +64,7 @@ def _type_of(parameter: Parameter) -> click.ParamType[Any]:
     if parameter.kind is int:
         kind = click.IntRange(parameter.least, parameter.most)
     else:
-        kind = click.FloatRange(min=0, min_open=parameter.positive)
+        kind = click.FloatRange(0, parameter.most, min_open=parameter.positive)
     return _Or(kind, parameter.also[0]) if parameter.also else kind
 
 
@@ -72,6 +78,26 @@ def _parameters(*without: str) -> options.Decorator:
         return function
 
     return add
+
+
+SEARCHED = (*DEFAULT_GRID, "alpha", "beta")
+"""Parameters that the command line offers to search."""
+
+
+def _searched(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Options for values to try; those that matter are tried unless any is given."""
+    for name in reversed(SEARCHED):
+        parameter = PARAMETERS[name]
+        default = ", ".join(f"{value:g}" for value in DEFAULT_GRID.get(name, ()))
+        function = click.option(
+            f"--{name}",
+            type=_type_of(parameter),
+            multiple=True,
+            metavar="N",
+            help=f"A value of {name} ({parameter.help}) to try; may be repeated."
+            + (f"  [default, if no value of any is given: {default}]" if default else ""),
+        )(function)
+    return function
 
 
 @click.command()
@@ -132,18 +158,7 @@ def fit_command(
     show_default="16, 32 and 64",
     help="A code length to search at; may be repeated.",
 )
-@click.option(
-    "--alpha",
-    type=click.FloatRange(min=0),
-    multiple=True,
-    help="A weight of reconstruction to try; may be repeated.  [default: 0.01, 0.1, 1, 5, 10]",
-)
-@click.option(
-    "--beta",
-    type=click.FloatRange(min=0),
-    multiple=True,
-    help="A weight of encoding to try; may be repeated.  [default: 0.01, 0.1, 1, 5, 10]",
-)
+@_searched
 @click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True)
 @click.option(
     "--queries",
@@ -152,7 +167,7 @@ def fit_command(
     show_default=True,
     help="Rows of each fold that are looked up.",
 )
-@_parameters("n_bits", "alpha", "beta")
+@_parameters("n_bits", *SEARCHED)
 @click.option(
     "-o",
     "--output",
@@ -166,8 +181,6 @@ def tune_command(
     store: str,
     model: str,
     bits: tuple[int, ...],
-    alpha: tuple[float, ...],
-    beta: tuple[float, ...],
     folds: int,
     queries: int,
     output: Path | None,
@@ -175,9 +188,9 @@ def tune_command(
     running: options.Running,
     **parameters: Any,
 ) -> None:
-    """Choose weights for STORE by cross-validation and write the best model to the file MODEL.
+    """Choose parameters for STORE by cross-validation and write the best model to the file MODEL.
 
-    STORE is read once, for all folds, weights and code lengths. Every combination is scored by the
+    STORE is read once, for all folds, values and code lengths. Every combination is scored by the
     mean average precision of rows of a fold among the rows of the others.
 
     What a long scan has come to is kept in MODEL.scan until MODEL is written: an interrupted run
@@ -188,7 +201,8 @@ def tune_command(
     from sadih_dask.stores import FeatureStore
 
     opened = FeatureStore.open(store)
-    grid = {"alpha": alpha or PAPER_GRID["alpha"], "beta": beta or PAPER_GRID["beta"]}
+    searched = {name: parameters.pop(name) for name in SEARCHED}
+    grid = {name: values for name, values in searched.items() if values} or DEFAULT_GRID
     hint = (
         f"{model} is as it was before. What a long scan has come to stays in {model}.scan: repeat "
         "the same command to go on."

@@ -35,6 +35,8 @@ def check_versions(client: Any) -> None:
     here = versions_here()
     there = settle(client, client.run(versions_here, on_error="return", asynchronous=True))
     for address, found in {**there, "scheduler": settle(client, _of_scheduler(client))}.items():
+        if isinstance(found, OSError):  # of the connection: it has died since; others come
+            continue
         if isinstance(found, Exception):  # a plain one, whatever was raised there
             raise ClusterError(
                 f"{_name(address)} cannot run sadih-dask ({found}); install version "

@@ -33,7 +33,7 @@ from sadih_dask.stores.features import LEARNED_FROM
 from sadih_dask.types import Array
 
 KIND = "sadih-scan-part"
-VERSION = 1
+VERSION = 2
 _NAME = re.compile(r"scan-([0-9a-f]{32})-(\d{1,18})-(\d{1,18})\.part")
 _SCRATCH = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{32}}\.tmp")
 """What a writer leaves that was killed at it."""
@@ -202,7 +202,8 @@ def keep(
     A file that cannot be written is no reason to give up the work that has been done.
     """
     arrays = reduction.to_arrays(partial)
-    size = sum(array.nbytes for array in arrays.values())
+    # Sampled rows are left out: they are few of those that would have to be read again.
+    size = sum(a.nbytes for name, a in arrays.items() if "sample" not in name.split("."))
     if ROWS_PER_STATISTIC * size > (last - first) * files.columns * 8:
         return partial
     try:

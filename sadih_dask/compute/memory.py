@@ -23,10 +23,11 @@ from sadih_dask.compute.rows import LazyRows, Rows
 from sadih_dask.compute.run import current_client, default_workers
 from sadih_dask.errors import Argument, LabelError, MemoryPlanError, Remedy
 from sadih_dask.learning.classes import Targets
+from sadih_dask.learning.held_out import SCORES
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.problem import MAX_GROUPS
+from sadih_dask.learning.sample import KEPT_ROWS, USED_ROWS
 from sadih_dask.learning.statistics import MERGE_FAN_IN, compute_dtype
-from sadih_dask.retrieval.forecast import SIMULATED_ROWS
 from sadih_dask.retrieval.histograms import BLOCK_PAIRS
 from sadih_dask.types import Ints
 
@@ -40,10 +41,12 @@ INTERPRETER = 230 * 2**20
 SMALLEST_BLOCK = 256
 ROOM = 0.5
 """Part of the memory that a scan leaves free for chunks that have been computed already."""
-SOLVE_COPIES = 7
+SOLVE_COPIES = 8
 """Matrices of the size of the statistics that a solve holds at most."""
 PAIR_COPIES, RANKING_COPIES = 6, 12
 """Arrays of pairs of codes, and arrays of queries by distance, that a metric holds at most."""
+OPEN_COPIES = 8
+"""Arrays of real-valued codes of the rows that are left out."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,11 @@ class ScanShape:
 
     @property
     def statistics(self) -> int:
-        """Bytes of the statistics of some rows, all label groups among them."""
-        return (self.width + self.n_groups) * self.width * 8
+        """Bytes of the statistics of some rows, all label groups and a full sample among them."""
+        sampled = min(KEPT_ROWS, self.n_rows) * (
+            self.width * compute_dtype(self.dtype).itemsize + 16
+        )
+        return (self.width + self.n_groups) * self.width * 8 + sampled
 
     @property
     def queries(self) -> int:
@@ -165,15 +171,19 @@ def plan_scan(shape: ScanShape, block_rows: int, threads: int) -> MemoryPlan:
 
 
 def _solve_bytes(shape: ScanShape) -> int:
-    """Bytes of one solve in a cross-validation, and of what judges it: forecast and score."""
+    """Bytes of one solve in a cross-validation, and of the rows that judge it."""
     queries = min(shape.n_queries, shape.n_rows)
-    groups = min(shape.n_groups, MAX_GROUPS)  # with more there is no forecast
-    simulated = max(SIMULATED_ROWS, groups)
-    judged = max(simulated, queries)
+    groups = min(shape.n_groups, MAX_GROUPS)  # with more no matrix is made of all pairs
+    left_out = min(USED_ROWS, shape.n_rows)
+    judged = max(left_out, queries)
+    scores = min(left_out * shape.n_groups, SCORES)
     numbers = (
         queries * shape.width  # mapped to anchors
-        + (4 * simulated + 8 * groups) * groups  # rows of the forecast, and matrices of the groups
-        + PAIR_COPIES * min(judged * groups, BLOCK_PAIRS)
+        + 2 * left_out * shape.width  # rows that are left out, standardised
+        + 4 * scores
+        + 8 * groups * groups  # their scores, and matrices of the groups
+        + OPEN_COPIES * left_out * shape.n_bits  # their codes
+        + PAIR_COPIES * min(judged * max(groups, left_out), BLOCK_PAIRS)
         + RANKING_COPIES * judged * (shape.n_bits + 1)
     )
     return SOLVE_COPIES * shape.statistics + 8 * numbers
@@ -206,7 +216,9 @@ def check_scan(
     threads, allowed, n_processes = _resources(rows.local)
     if isinstance(rows, LazyRows):
         free = allowed - _fit_plan(shape, block_rows, threads, allowed).total
-        rows.chunks.read_sample(sample, features=draw, room=int(ROOM * n_processes * free))
+        room = int(ROOM * n_processes * free)
+        logger.info("chunks of the sample are kept for the scan, up to %s", format_bytes(room))
+        rows.chunks.read_sample(sample, features=draw, room=room)
     shape = replace(shape, n_groups=max(groups, _estimate_groups(rows, sample)))
     plan = _fit_plan(shape, block_rows, threads, allowed)
     logger.info("%s, %s allowed", plan, format_bytes(allowed))

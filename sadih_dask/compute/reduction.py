@@ -25,6 +25,7 @@ from sadih_dask.learning.classes import Renumbering, Targets, Vocabulary
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import LabelGroups, as_rows
 from sadih_dask.learning.randomness import splitmix64
+from sadih_dask.learning.sample import Sample, row_keys
 from sadih_dask.learning.statistics import Statistics, check_numbers, merge_in_order
 from sadih_dask.types import Array, Ints
 
@@ -73,10 +74,13 @@ class Reduction:
     ) -> Statistics:
         """Statistics of one block."""
         check_numbers(features, first_row)
+        keys = row_keys(features)
         if self.anchor_map is not None:
             # A product of the same numbers in another memory layout has other last bits.
             features, overwrite = self.anchor_map(np.ascontiguousarray(features)), True
-        return Statistics.of_block(features, labels, self.n_classes, first_row, overwrite=overwrite)
+        return Statistics.of_block(
+            features, labels, self.n_classes, first_row, keys=keys, overwrite=overwrite
+        )
 
     def identity(self) -> str:
         """A hash of everything, beside the rows, that decides the statistics."""
@@ -100,13 +104,16 @@ class Reduction:
             "indptr": groups.indptr,
             "indices": groups.indices,
             **{name: getattr(partial, name) for name in ("counts", "mean", "sums", "gram")},
+            **{f"sample.{name}": array for name, array in partial.sample.to_arrays().items()},
         }
 
     def from_arrays(self, arrays: Mapping[str, Array], n_rows: int) -> Statistics:
         """The same statistics again; ValueError or KeyError if they cannot be of so many rows."""
         groups = LabelGroups(arrays["indptr"], arrays["indices"], int(arrays["n_classes"]))
-        found = Statistics(groups, *(arrays[name] for name in ("counts", "mean", "sums", "gram")))
-        g, d = groups.n_groups, found.n_features
+        g, d = groups.n_groups, len(arrays["mean"])
+        sample = Sample.from_arrays(part_of(arrays, "sample"), g, d)
+        counts, mean, sums, gram = (arrays[name] for name in ("counts", "mean", "sums", "gram"))
+        found = Statistics(groups, counts, mean, sums, gram, sample)
         shapes = found.counts.shape, found.sums.shape, found.gram.shape
         if shapes != ((g,), (g, d), (d, d)) or found.n_samples != n_rows:
             raise ValueError(f"these are not statistics of {n_rows} rows")
@@ -346,28 +353,34 @@ class FoldReduction:
         last = first_row + len(features)
         wanted = self.sampled[slice(*np.searchsorted(self.sampled, (first_row, last)))]
         sample = SampledRows.of_block(wanted, features, labels, first_row)
+        check_numbers(features, first_row)
+        keys = row_keys(features)
         if self.whole.anchor_map is not None:  # once for the total and the folds
             features, overwrite = self.whole.anchor_map(np.ascontiguousarray(features)), True
-        mapped = Reduction(self.block_rows, self.whole.n_classes, None)
         fold_of = self.folds.of_range(first_row, last)
         try:
             folds = tuple(
-                self._of_fold(features, labels, np.flatnonzero(fold_of == fold))
+                self._of_fold(features, labels, keys, np.flatnonzero(fold_of == fold))
                 for fold in range(self.folds.n_folds)
             )
         except SadihError:  # which counts the rows of a fold; the whole block names the row
-            mapped.of_block(features, labels, first_row)
+            Statistics.of_block(features, labels, self.whole.n_classes, first_row, keys=keys)
             raise
         # Last, because it may centre the rows where they are.
-        total = mapped.of_block(features, labels, first_row, overwrite=overwrite)
+        total = Statistics.of_block(
+            features, labels, self.whole.n_classes, first_row, keys=keys, overwrite=overwrite
+        )
         return FoldStatistics(total, folds, sample)
 
-    def _of_fold(self, features: Array, labels: Array, rows: Ints) -> Statistics | None:
+    def _of_fold(
+        self, features: Array, labels: Array, keys: Array, rows: Ints
+    ) -> Statistics | None:
         if not len(rows):
             return None
         # A copy in rows whatever the layout of the block: a product has the same bits then.
         own = np.take(features, rows, axis=0)
-        return Statistics.of_block(own, labels[rows], self.whole.n_classes, overwrite=True)
+        kept = labels[rows], self.whole.n_classes
+        return Statistics.of_block(own, *kept, keys=keys[rows], overwrite=True)
 
     def identity(self) -> str:
         """A hash of everything, beside the rows, that decides the partial results."""
@@ -390,17 +403,20 @@ class FoldReduction:
 
     def from_arrays(self, arrays: Mapping[str, Array], n_rows: int) -> FoldStatistics:
         """The same partial result again; ValueError or KeyError if it cannot be of so many rows."""
-
-        def part(prefix: str) -> dict[str, Array]:
-            start = f"{prefix}."
-            return {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
-
         folds: list[Statistics | None] = []
         for fold in range(self.folds.n_folds):
-            found = part(f"fold{fold}")
+            found = part_of(arrays, f"fold{fold}")
             n_held = int(found["counts"].sum()) if found else 0
             folds.append(self.whole.from_arrays(found, n_held) if found else None)
         if sum(s.n_samples for s in folds if s is not None) != n_rows:
             raise ValueError(f"these are not statistics of {n_rows} rows in folds")
-        total = self.whole.from_arrays(part("total"), n_rows)
-        return FoldStatistics(total, tuple(folds), SampledRows.from_arrays(part("sample")))
+        total = self.whole.from_arrays(part_of(arrays, "total"), n_rows)
+        return FoldStatistics(
+            total, tuple(folds), SampledRows.from_arrays(part_of(arrays, "sample"))
+        )
+
+
+def part_of(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """The arrays of one part of a result, which were named by its prefix."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): a for name, a in arrays.items() if name.startswith(start)}

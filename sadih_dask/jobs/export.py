@@ -130,14 +130,17 @@ def _write(faiss: Any, index: Any, path: Path) -> Path:
     """Write beside the place and move there: nobody reads half an index."""
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is not a folder; create it first")
+
+    def write(scratch: Path) -> None:
+        # Not by name: FAISS passes over an error of closing a file, such as a disk that is full
+        with scratch.open("xb") as file:
+            faiss.write_index_binary(index, faiss.PyCallbackIOWriter(file.write))
+
     try:
-        write_atomically(path, lambda scratch: faiss.write_index_binary(index, str(scratch)))
-    except RuntimeError as error:
-        # FAISS says where in its sources, then what, and in parentheses the system's reason.
-        said = str(error).rpartition(": ")[2]
-        reason = said.partition(" (")[2].removesuffix(")") or said
+        write_atomically(path, write)
+    except OSError as error:
         raise IncompleteError(
-            f"{path} could not be written: {reason}. What was there before is unchanged; remove "
-            "the cause and repeat the same call"
+            f"{path} could not be written: {error.strerror or error}. What was there before is "
+            "unchanged; remove the cause and repeat the same call"
         ) from error
     return path

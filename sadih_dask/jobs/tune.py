@@ -18,7 +18,7 @@ from sadih_dask.jobs.evaluate import missing_matplotlib
 from sadih_dask.jobs.fit import OVERWRITE, Fitted
 from sadih_dask.model.cross_validation import SADIHCV
 from sadih_dask.model.estimator import SADIH
-from sadih_dask.model.parameters import PAPER_GRID, candidates
+from sadih_dask.model.parameters import DEFAULT_GRID, candidates
 from sadih_dask.stores import FeatureStore
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def tune(
     """Choose parameters in one scan of a store, and write the best model to a path or URL.
 
     ``parameters`` are those of SADIH that are not searched; without ``n_bits`` the code length is
-    among them. The grid is the paper's unless another is given. Folds and queries are drawn from
+    among them. The grid is `DEFAULT_GRID` unless another is given. Folds and queries are drawn from
     `random_state`, as the anchors are. All that was tried goes into the folder ``results``, if one
     is given. ``checkpoint`` is as in `jobs.fit.fit`.
     """
@@ -101,7 +101,7 @@ def tune(
     if results is not None:
         results.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
     model = SADIH(**(parameters or {}))
-    tried = PAPER_GRID if grid is None else dict(grid)
+    tried = DEFAULT_GRID if grid is None else dict(grid)
     lengths = model.n_bits if n_bits is None else tuple(n_bits)
     n_solves = n_folds * len(candidates(tried, lengths))
     search = SADIHCV(

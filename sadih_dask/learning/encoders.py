@@ -19,20 +19,36 @@ from sadih_dask.types import Array, EncoderKind, Floats
 
 DESCENT_STEPS = 200
 DESCENT_TOLERANCE = 1e-6
+SHARPNESS = 2.0
+PIECE_VALUES = 2**24
+"""Scores of rows by label groups that a vote holds at a time: 128 MiB."""
+
+
+@dataclass(frozen=True, eq=False)
+class Opening:
+    """An affine map to open codes, (m, l) and (l,), and their weight beside the labels."""
+
+    projection: Floats
+    offset: Floats
+    weight: float
 
 
 @dataclass(frozen=True, eq=False)
 class HashFunction:
-    """Scores whose signs are the bits: an anchor map, if any, an affine map, a mixture, if any.
+    """Scores whose signs are the bits: an anchor map, if any, affine maps, a vote, if any.
 
     projection (m, k), offset (k,)  act on features as they come: standardisation is folded in.
     mixture    (k, l)  codes of the label groups, for the "posterior" encoder; else k = l
+    sharpness          power that the scores of the groups are raised to before they vote
+    opening            what rows get that no class claims; None for nothing
     """
 
     anchor_map: AnchorMap | None
     projection: Floats
     offset: Floats
     mixture: Floats | None = None
+    sharpness: float = SHARPNESS
+    opening: Opening | None = None
 
     @property
     def n_bits(self) -> int:
@@ -42,13 +58,27 @@ class HashFunction:
     def __repr__(self) -> str:
         source = "features" if self.anchor_map is None else "anchor features"
         voting = "" if self.mixture is None else f", mixing the codes of {len(self.mixture)} groups"
-        return f"<HashFunction: {len(self.projection)} {source} to {self.n_bits} bits{voting}>"
+        opened = "" if self.opening is None else ", open to other classes"
+        shape = f"{len(self.projection)} {source} to {self.n_bits} bits"
+        return f"<HashFunction: {shape}{voting}{opened}>"
 
     def project(self, features: Array) -> Floats:
-        """Real-valued scores whose signs are the bits, (n, l), in float64."""
+        """Real-valued scores whose signs are the bits, (n, l), in float64.
+
+        Where there are many groups to vote, a few rows at a time.
+        """
         mapped = features if self.anchor_map is None else self.anchor_map(features)
-        affine = mapped.astype(np.float64, copy=False) @ self.projection + self.offset
-        return np.asarray(affine if self.mixture is None else _sharpen(affine) @ self.mixture)
+        rows = max(1, PIECE_VALUES // self.projection.shape[1])
+        found = np.empty((len(mapped), self.n_bits))
+        for start in range(0, len(mapped), rows):
+            part = mapped[start : start + rows].astype(np.float64, copy=False)
+            scores = part @ self.projection + self.offset
+            if self.mixture is not None:
+                scores = vote(scores, self.mixture, self.sharpness)
+            if (opening := self.opening) is not None:
+                scores += opening.weight * unit(part @ opening.projection + opening.offset)
+            found[start : start + rows] = scores
+        return found
 
 
 def hash_function(
@@ -57,31 +87,43 @@ def hash_function(
     problem: Problem,
     state: State,
     anchor_map: AnchorMap | None,
+    sharpness: float = SHARPNESS,
 ) -> HashFunction:
     """Fit an encoder to the learned state, from statistics alone."""
     P, intercept = ENCODERS[kind](problem, state)
-    projection = (P / statistics.scale).T
+    projection, offset = unstandardised(P, intercept, statistics)
     mixture = np.ascontiguousarray(state.B.T) if kind == "posterior" else None
-    return HashFunction(anchor_map, projection, intercept - statistics.mean @ projection, mixture)
+    return HashFunction(anchor_map, projection, offset, mixture, sharpness)
 
 
-def group_scores_to_codes(kind: EncoderKind, scores: Floats, B: Floats) -> Floats:
-    """Codes, by sign, of rows whose regression to the label groups is given; (n, g) to (n, l).
+def unstandardised(P: Floats, intercept: Floats, statistics: Statistics) -> tuple[Floats, Floats]:
+    """An affine map of standardised features, P (k, d), for features as they come: (d, k), (k,)."""
+    projection = (P / statistics.scale).T
+    return projection, intercept - statistics.mean @ projection
 
-    "ridge": regression is linear in its targets, so the scores of codes are sums of group scores.
-    "posterior": the group scores estimate the probability of each group; negative ones are noise,
-    and squaring gives the vote to the likely groups.
+
+def vote(scores: Floats, codes: Floats, sharpness: float) -> Floats:
+    """The sum of the groups' codes (g, l), weighted by their scores (n, g); (n, l).
+
+    The scores estimate the probability of each group; negative ones are noise. Raised to a power
+    they give the vote to the likely groups: all of it to the likeliest, if the power is large. The
+    result is as long as the highest score: a row that no group claims has little to say.
     """
-    return (_sharpen(scores) if kind == "posterior" else scores) @ B.T
+    likely = np.maximum(scores, 0.0)
+    top = likely.max(axis=1, keepdims=True)
+    likely /= np.where(top > 0.0, top, 1.0)
+    return np.asarray(unit(np.power(likely, sharpness, out=likely) @ codes) * top)
 
 
-def _sharpen(scores: Floats) -> Floats:
-    return np.square(np.maximum(scores, 0.0))
+def unit(rows: Floats) -> Floats:
+    """Rows of length 1; those of length 0 stay."""
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.where(length > 0.0, length, 1.0))
 
 
 def posterior_encoder(problem: Problem, _: State) -> tuple[Floats, Floats]:
     """Regress the label groups on the features: P (g, d) and intercept (g,)."""
-    return problem.regression.A.T, problem.regression.share
+    return problem.group_coefficients.T, problem.N / problem.n
 
 
 def ridge_encoder(problem: Problem, state: State) -> tuple[Floats, Floats]:
@@ -121,4 +163,4 @@ ENCODERS: dict[EncoderKind, Callable[[Problem, State], tuple[Floats, Floats]]] =
 }
 """What each kind projects standardised features by: P (k, d) and an intercept (k,)."""
 BY_REGRESSION: tuple[EncoderKind, ...] = ("posterior", "ridge")
-"""Encoders that follow from the codes and the group regression alone, and can be forecast."""
+"""Encoders that follow from the codes and the group regression alone, and can be judged by them."""

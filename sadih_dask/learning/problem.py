@@ -1,7 +1,7 @@
 """The learning problem: Eq. (7) with the data replaced by their statistics, and its unknowns.
 
-`GroupRegression` is what the problem knows of the features beyond Eq. (7): starting codes, the
-encoders and the forecast of retrieval quality are all read off it.
+`GroupRegression` is what the problem knows of the features beyond Eq. (7): starting codes and
+encoders are read off it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.sparse.linalg import eigsh
 from sadih_dask.errors import InputError
 from sadih_dask.learning.similarity import Similarity, group_similarity
 from sadih_dask.learning.statistics import Statistics
-from sadih_dask.types import Floats, Ints, SimilarityKind
+from sadih_dask.types import Floats, SimilarityKind
 
 MAX_GROUPS = 2048
 """Label groups up to which g x g matrices are cheap beside the rest."""
@@ -28,32 +28,21 @@ RANK_TOLERANCE = 1e-10
 
 @dataclass(frozen=True, eq=False)
 class GroupRegression:
-    """Ridge regression of the group indicators on the features, and what it says about new rows.
+    """How well ridge regression of the group indicators on the features predicts any codes.
 
     Ridge regression is linear in its targets: the scores of *any* codes B are B f(x) plus the mean
-    code, where f(x) = A^T x, A = (X X^T + ridge n I)^-1 X_G, regresses the group indicators. Solved
-    once, it serves every restart and every code length. It also tells, from statistics alone, how
-    well codes will do on rows that were not learned from: f(x) has a known mean in each group and a
-    known pooled covariance, both corrected for the rows having been seen (leave-one-out, with the
-    mean leverage h standing for each row's own).
+    code, where f(x) = A^T x, A = (X X^T + ridge n I)^-1 X_G, regresses the group indicators
+    (`Problem.group_coefficients`). How well it does on rows that were not learned from is corrected
+    for the rows having been seen: leave-one-out, with the mean leverage h for each row's own.
 
-    A         (d, g)  coefficients
     fitted    (g, g)  X_G^T A: sum of f(x) over the rows of each group
-    scatter   (g, g)  A^T X X^T A: sum of f(x) f(x)^T over all rows
     leverage          mean leverage of a row: effective degrees of freedom / n, below 1
     N         (g,)    rows in each group
     """
 
-    A: Floats
     fitted: Floats
-    scatter: Floats
     leverage: float
     N: Floats
-
-    @property
-    def share(self) -> Floats:
-        """Part of the rows in each group, (g,): what f(x) is about, the features being centred."""
-        return self.N / self.N.sum()
 
     @cached_property
     def predictability(self) -> Floats:
@@ -61,38 +50,9 @@ class GroupRegression:
 
         Of rows left out; a bit that can only be memorised counts for nothing.
         """
-        own = np.diag(self.N) - np.outer(self.N, self.share)
-        h = self.leverage
-        return (self.fitted - h * own) / ((1.0 - h) * self.N.sum())
-
-    @cached_property
-    def means(self) -> Floats:
-        """Mean of f(x) over each group's rows, left out, (g, g): row i for group i."""
-        h = self.leverage
-        return (self.fitted / self.N[:, None] - h * (np.eye(len(self.N)) - self.share)) / (1.0 - h)
-
-    @cached_property
-    def spread(self) -> Floats:
-        """Symmetric square root R (g, g) of the pooled within-group covariance of f(x).
-
-        Symmetric, because it then follows the covariance continuously: eigenvectors change sign
-        and turn into one another at a rounding error, and with them everything simulated.
-        """
-        centres = self.fitted / self.N[:, None]
-        within = (self.scatter - (centres * self.N[:, None]).T @ centres) / self.N.sum()
-        values, vectors = la.eigh(within)
-        root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
-        return np.asarray(root) / (1.0 - self.leverage)
-
-    def simulate(self, n_rows: int, rng: np.random.Generator) -> tuple[Floats, Ints]:
-        """Scores f(x) of rows that were not learned from, (rows, g), and the group of each.
-
-        Every group gets an equal number of rows; f(x) is drawn normal about the group's mean.
-        """
-        g = len(self.N)
-        group = np.repeat(np.arange(g), max(1, n_rows // g))
-        noise = rng.standard_normal((len(group), g))
-        return self.means[group] + noise @ self.spread.T, group
+        n, h = self.N.sum(), self.leverage
+        own = np.diag(self.N) - np.outer(self.N, self.N / n)
+        return (self.fitted - h * own) / ((1.0 - h) * n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,14 +220,18 @@ class Problem:
         return np.ascontiguousarray(solved.T)
 
     @cached_property
+    def group_coefficients(self) -> Floats:
+        """A (d, g): ridge regression of the group indicators; O(d^3 / 3 + d^2 g)."""
+        return np.asarray(la.cho_solve(self.ridge_factor, self.XG, check_finite=False))
+
+    @cached_property
     def regression(self) -> GroupRegression:
-        """Ridge regression of the group indicators; holds d x g and g x g; O(d^3 / 3 + d^2 g)."""
-        (factor, lower), XXt, XG, d = self.ridge_factor, self.XXt, self.XG, len(self.XXt)
-        A = np.asarray(la.cho_solve((factor, lower), XG, check_finite=False))
+        """How well the groups can be predicted; holds g x g; O(d^3 / 3 + d g^2)."""
+        (factor, lower), d = self.ridge_factor, len(self.XXt)
         inverse = la.solve_triangular(factor, np.eye(d), lower=lower, check_finite=False)
         freedom = d - self.ridge * self.n * float(np.vdot(inverse, inverse))
         leverage = min(max(freedom, 0.0) / self.n, 0.9)
-        return GroupRegression(A, XG.T @ A, A.T @ (XXt @ A), leverage, self.N)
+        return GroupRegression(self.XG.T @ self.group_coefficients, leverage, self.N)
 
     @cached_property
     def quiet_directions(self) -> Floats:

@@ -19,6 +19,11 @@ TEMPERATURE = 0.8
 PREDICTABILITY = (0.4, 0.2, 0.8)
 """Weights of the explained variance against the separation, taken in turn by restarts."""
 MAX_SWEEPS = 20
+FEW_GROUPS = 256
+"""Groups up to which codes are separated one by one."""
+TOGETHER = 32
+DRAWS = 20
+"""Draws of a free code for each number of bits that are flipped."""
 SPECTRUM = 1e-6
 """What is below this fraction of the largest in the embedding is rounding error."""
 ROTATIONS = 30
@@ -30,14 +35,20 @@ def start_codes(
 ) -> Floats:
     """Codes that a restart begins with.
 
-    Separated codes look at every pair of groups, so where there are many they come from the
-    spectrum; where rows carry several labels the first restart tries the spectrum as well.
+    Separated codes look at every pair of groups, so where there are many they are random, or, where
+    rows carry several labels, come from the spectrum; that is what the first restart tries there
+    anyway.
     """
     if kind == "random":
         return random_codes(problem, rng)
-    if len(problem.N) > MAX_GROUPS or (restart == 0 and not problem.single_label):
+    few = len(problem.N) <= MAX_GROUPS
+    if not problem.single_label and (restart == 0 or not few):
         return spectral_codes(problem, rng)
-    return separated_codes(problem, rng, PREDICTABILITY[restart % len(PREDICTABILITY)])
+    if few:
+        B = separated_codes(problem, rng, PREDICTABILITY[restart % len(PREDICTABILITY)])
+    else:  # random codes of so many classes are nearly as far apart as any
+        B = np.where(rng.random((problem.l, len(problem.N))) < 0.5, 1.0, -1.0)
+    return distinct(B, rng) if problem.single_label else B
 
 
 def random_codes(problem: Problem, rng: np.random.Generator) -> Floats:
@@ -85,7 +96,8 @@ def separated_codes(
         sum_{i != j} w_ij exp(-s_ij b_i^T b_j / tau) - eta sum_k b_k^T K b_k,
 
     w_ij = N_i N_j |s_ij| normalised to sum to 1. The exponential makes the closest wrong pairs
-    count most; they are what costs precision. O(g l) a flip.
+    count most; they are what costs precision. O(g l) a flip. Many groups go `TOGETHER`, each as if
+    the others stayed.
     """
     g, l = len(problem.N), problem.l  # noqa: E741
     tau = TEMPERATURE * np.sqrt(l)
@@ -98,23 +110,55 @@ def separated_codes(
     K = K - np.diag(np.diagonal(K))
     grow, turn = np.cosh(2.0 / tau) - 1.0, np.sinh(2.0 / tau)
     B = np.where(rng.random((g, l)) < 0.5, 1.0, -1.0)
-    products = B @ B.T
+    together = TOGETHER if g > FEW_GROUPS else 1
     for _ in range(MAX_SWEEPS):
         flips = 0
-        for i in rng.permutation(g):
-            code, pull = B[i], 4.0 * eta * (K[i] @ B)
+        order = rng.permutation(g)
+        for start in range(0, g, together):
+            i = order[start : start + together]
+            pull = 4.0 * eta * (K[i] @ B)
             for _ in range(l):
-                near = weight[i] * np.exp(-side[i] * products[i] / tau)
+                near = weight[i] * np.exp(side[i] * (B[i] @ B.T) / -tau)
                 push = 2.0 * turn * ((side[i] * near) @ B)
-                change = 2.0 * grow * near.sum() + code * (push + pull)
-                k = int(np.argmin(change))
-                if change[k] >= -1e-12:
+                change = 2.0 * grow * near.sum(axis=1, keepdims=True) + B[i] * (push + pull)
+                best = np.argmin(change, axis=1)
+                better = change[np.arange(len(i)), best] < -1e-12
+                if not better.any():
                     break
-                code[k] = -code[k]
-                products[i] += 2.0 * code[k] * B[:, k]
-                products[:, i] = products[i]
-                products[i, i] = l
-                flips += 1
+                i, best, pull = i[better], best[better], pull[better]
+                B[i, best] *= -1.0
+                flips += len(i)
         if not flips:
             break
     return np.ascontiguousarray(B.T)
+
+
+def distinct(B: Floats, rng: np.random.Generator) -> Floats:
+    """The codes (l, g), no two alike if there are as many codes of l bits.
+
+    Of groups with one code the first keeps it; the others get the bits that nobody has, as near as
+    a few random draws find them.
+    """
+    l, g = B.shape  # noqa: E741
+    if l < 63 and 2**l < g:
+        return B
+    packed = np.packbits(B.T > 0, axis=1)
+    taken = {code.tobytes() for code in packed}
+    if len(taken) == g:
+        return B
+    B = B.copy()
+    _, first = np.unique(packed, axis=0, return_index=True)
+    for k in np.setdiff1d(np.arange(g), first):
+        for n_flips in np.arange(1, l + 1).repeat(DRAWS):
+            code = B[:, k].copy()
+            code[rng.choice(l, n_flips, replace=False)] *= -1.0
+            if (name := np.packbits(code > 0).tobytes()) not in taken:
+                break
+        else:  # nearly all codes of this length are taken
+            every = (np.arange(2**l)[:, None] >> np.arange(l)) & 1
+            free = (c for c in 2.0 * every - 1.0 if np.packbits(c > 0).tobytes() not in taken)
+            code = next(free)
+            name = np.packbits(code > 0).tobytes()
+        taken.add(name)
+        B[:, k] = code
+    return B

@@ -19,6 +19,7 @@ from scipy.linalg.blas import dger
 
 from sadih_dask.errors import DtypeError, InputError, LabelError, NonFiniteError
 from sadih_dask.learning.labels import LabelGroups, group_rows
+from sadih_dask.learning.sample import Sample, row_keys
 from sadih_dask.types import Array, Floats, Ints
 
 try:  # what SciPy's own product ends in; called directly it adds in place and copies nothing
@@ -32,6 +33,8 @@ SAMPLED_ROWS = 64
 """Rows whose mean a block is shifted by."""
 PIECE_VALUES = 2**16
 """Values handled at a time: in float32 and float64 together they fit a second-level cache."""
+BALANCE = 0.75
+"""1 would give all classes the same weight."""
 MERGE_FAN_IN = 8
 """Partial statistics folded into one at every level of the reduction tree."""
 
@@ -45,6 +48,7 @@ class Statistics:
     mean     (d,)    mean of the features
     sums     (g, d)  sum over each group's rows of (feature - mean)
     gram     (d, d)  sum over rows of (feature - mean)(feature - mean)^T
+    sample   some of the rows as they are, to judge what is learned from the rest
     """
 
     groups: LabelGroups
@@ -52,6 +56,7 @@ class Statistics:
     mean: Floats
     sums: Floats
     gram: Floats
+    sample: Sample
 
     @classmethod
     def of_block(
@@ -61,11 +66,13 @@ class Statistics:
         n_classes: int | None = None,
         first_row: int = 0,
         *,
+        keys: Array | None = None,
         overwrite: bool = False,
     ) -> Statistics:
         """Compute the statistics of one block of rows; O(rows d^2).
 
-        ``first_row`` is the block's place in the whole collection, for error messages. With
+        ``first_row`` is the block's place in the whole collection, for error messages. ``keys``
+        are those of the rows (`sample.row_keys`) where the features were made of other ones. With
         ``overwrite`` the features may be centred where they are.
         """
         if features.ndim != 2 or len(features) == 0:
@@ -80,8 +87,11 @@ class Statistics:
                 "both must describe the same rows"
             )
         n, n_groups = len(features), groups.n_groups
+        work = compute_dtype(features.dtype)
+        sample = Sample.of_block(row_keys(features) if keys is None else keys, features, ids)
+        sample = replace(sample, features=sample.features.astype(work, copy=False))
         with np.errstate(over="ignore", invalid="ignore"):
-            shift = choose_shift(features, compute_dtype(features.dtype))
+            shift = choose_shift(features, work)
             centre = shift.astype(np.float64)
             centred = shift_rows(features, shift, overwrite=overwrite)
             sums, product = sums_by_group(centred, ids, n_groups), centred.T @ centred
@@ -98,7 +108,7 @@ class Statistics:
         _add_outer(sums, counts, -rest)
         gram = product.astype(np.float64, order="C", copy=False)
         _add_outer(gram, rest, -n * rest)
-        return cls(groups, counts, centre + rest, sums, gram)
+        return cls(groups, counts, centre + rest, sums, gram, sample)
 
     @property
     def n_samples(self) -> int:
@@ -161,7 +171,8 @@ class Statistics:
         _add_outer(sums, in_b, other.mean - mean)
         gram = np.add(self.gram, other.gram, out=self.gram if overwrite else None)
         _add_outer(gram, step, step * (n_a * n_b / (n_a + n_b)))
-        return Statistics(groups, in_a + in_b, mean, sums, gram)
+        sample = self.sample.merge(other.sample, mine, theirs)
+        return Statistics(groups, in_a + in_b, mean, sums, gram, sample)
 
     def without(self, other: Statistics) -> Statistics:
         """Take rows out again: the inverse of :meth:`merge`, to rounding; O(d^2 + g d)."""
@@ -186,7 +197,38 @@ class Statistics:
         gram = self.gram - other.gram - np.outer(step, step * (n * n_b / n_a))
         self._check_explained(left, sums, gram)
         keep = left > 0
-        return Statistics(self.groups.take(keep), left[keep], mean, sums[keep], gram)
+        number = np.where(keep, np.cumsum(keep) - 1, -1)
+        sample = self.sample.without(other.sample, place, number)
+        return Statistics(self.groups.take(keep), left[keep], mean, sums[keep], gram, sample)
+
+    def weighted(self, weights: Floats) -> Statistics:
+        """As if each label group had about ``weights`` (g,) rows, 0 if it is gone; O(d^2 g).
+
+        Group means stay as they are, and rows scatter about them as all rows do on average: of the
+        scatter within single groups nothing is known. The sample loses the groups that are gone.
+        """
+        keep = weights > 0
+        means = self.sums / self.counts[:, None]
+        within = self.gram - (means * self.counts[:, None]).T @ means
+        left, counts = means[keep], np.maximum(np.rint(weights[keep]), 1.0).astype(np.int64)
+        step = counts @ left / counts.sum()
+        left -= step
+        gram = within * (counts.sum() / self.n_samples) + (left * counts[:, None]).T @ left
+        number = np.where(keep, np.cumsum(keep) - 1, -1)
+        kept = self.sample.take(np.flatnonzero(keep[self.sample.group]))
+        sample = replace(kept, group=number[kept.group])
+        sums = left * counts[:, None]
+        return Statistics(self.groups.take(keep), counts, self.mean + step, sums, gram, sample)
+
+    def balanced(self) -> Statistics:
+        """As if large groups were not as much larger than small ones: ``BALANCE`` of the way to it.
+
+        What follows from it serves rare classes far better, and frequent ones as well as before.
+        """
+        if not self.groups.single_label or self.counts.min() == self.counts.max():
+            return self
+        weights = self.counts ** (1.0 - BALANCE)
+        return self.weighted(weights * (self.n_samples / weights.sum()))
 
     def _check_explained(self, counts: Ints, sums: Floats, gram: Floats) -> None:
         """Refuse what is left of these statistics if no rows could have it.
@@ -211,7 +253,10 @@ class Statistics:
     def relabel(self, new_index: Ints, n_classes: int) -> Statistics:
         """Rename the labels, each to one of its own, within a larger or equal set of classes."""
         groups, order = self.groups.relabel(new_index, n_classes)
-        return replace(self, groups=groups, counts=self.counts[order], sums=self.sums[order])
+        place = np.argsort(np.arange(len(self.counts))[order])
+        sample = replace(self.sample, group=place[self.sample.group])
+        counts, sums = self.counts[order], self.sums[order]
+        return replace(self, groups=groups, counts=counts, sums=sums, sample=sample)
 
     def regroup(self, groups: LabelGroups) -> Statistics:
         """Take every label for the number of a group, in a table that these are the rows of."""

@@ -23,7 +23,7 @@ from sadih_dask.learning.statistics import Statistics
 from sadih_dask.model import results
 from sadih_dask.model.estimator import SADIH
 from sadih_dask.model.parameters import (
-    PAPER_GRID,
+    DEFAULT_GRID,
     PARAMETERS,
     SEARCH_PARAMETERS,
     Grid,
@@ -60,8 +60,8 @@ class SADIHCV(
     estimator : SADIH, default=None
         The parameters that are not searched; None is ``SADIH()``.
     param_grid : dict, default=None
-        Names of parameters and lists of values; None is the paper's grid of alpha and beta,
-        0.01, 0.1, 1, 5 and 10. Any parameter will do that needs no other scan.
+        Names of parameters and lists of values; None is a grid of the three that matter most:
+        ridge, sharpness and openness. Any parameter will do that needs no other scan.
     n_bits : int or sequence of int, default=(16, 32, 64)
         Code lengths to search at, unless the grid has "n_bits".
     n_folds : int, default=5
@@ -118,7 +118,7 @@ class SADIHCV(
         scan, ``solving`` of the solves.
         """
         model = self._model()
-        grid = PAPER_GRID if self.param_grid is None else self.param_grid
+        grid = DEFAULT_GRID if self.param_grid is None else self.param_grid
         tried = candidates(grid, self.n_bits)
         longest = max(candidate["n_bits"] for candidate in tried)
         folding = Folding(self.n_folds, self.n_queries, self.random_state, longest)
@@ -248,16 +248,17 @@ def score_bunch(folded: Folded, bunch: Bunch) -> list[Score]:
     training = _Training.of(folded, bunch.fold)
     family = Family(SimpleNamespace(**bunch.candidates[0]), training.statistics, folded.seed, None)
     shared = (time.perf_counter() - began) / len(bunch.places)
-    known: dict[bytes, float] = {}
+    known: dict[tuple[Any, ...], float] = {}
     scores = []
     for place, candidate in zip(bunch.places, bunch.candidates, strict=True):
         began = time.perf_counter()
         state = family.solve(SimpleNamespace(**candidate)).state
         solved = time.perf_counter()
-        key = state.B.tobytes() if family.hashes_by_codes_alone else None
+        weighed = candidate["sharpness"], candidate["openness"], state.B.tobytes()
+        key = weighed if family.hashes_by_codes_alone else None
         value = known.get(key) if key is not None else None
         if value is None:
-            function = family.hash_function(state)
+            function = family.hash_function(SimpleNamespace(**candidate), state)
             value = training.score(pack(function.project(training.features)), len(state.B))
             if key is not None:
                 known[key] = value

@@ -10,20 +10,22 @@ from typing import Any
 
 import numpy as np
 
+from sadih_dask.compute.reduction import part_of
 from sadih_dask.errors import FormatError
 from sadih_dask.files.archive import read_archive, write_archive
 from sadih_dask.learning.classes import Vocabulary
-from sadih_dask.learning.encoders import HashFunction
+from sadih_dask.learning.encoders import SHARPNESS, HashFunction, Opening
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.objective import Objective, Record, Trace
+from sadih_dask.learning.sample import Sample
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.stores.coverage import Coverage
 from sadih_dask.types import Array, Bytes
 
 KIND = "sadih-model"
-VERSION = 3
-READABLE = (2, VERSION)
+VERSION = 4
+READABLE = (2, 3, VERSION)
 STATISTICS = ("counts", "mean", "sums", "gram")
 
 
@@ -58,6 +60,10 @@ class Model:
         """A hash of the hash function and the learned codes: models that encode alike share it."""
         function = self.hash_function
         parts: list[Array | None] = [function.projection, function.offset, function.mixture]
+        if function.mixture is not None:
+            parts.append(np.array(function.sharpness))
+        if (opening := function.opening) is not None:
+            parts += [opening.projection, opening.offset, np.array(opening.weight)]
         if (anchors := function.anchor_map) is not None:
             parts += [anchors.anchors, anchors.centre, np.array(anchors.sigma)]
         digest = hashlib.sha256()
@@ -87,11 +93,15 @@ def write_model(
     }
     if function.mixture is not None:
         arrays["mixture"] = function.mixture
+    if (opening := function.opening) is not None:
+        arrays |= {"opening": opening.projection, "opening.offset": opening.offset}
+        arrays["opening.weight"] = np.array(opening.weight, np.float64)
     meta: dict[str, Any] = {
         "parameters": model.parameters,
         "seed": model.seed,
         "n_features_in": model.n_features_in,
         "multi_label": model.multi_label,
+        "sharpness": function.sharpness,
         "trace": {
             "best": model.trace.best,
             "kept_iteration": model.trace.kept_iteration,
@@ -108,6 +118,7 @@ def write_model(
         arrays |= {"anchors": anchors.anchors, "anchors.centre": anchors.centre}
     if (known := model.statistics) is not None:
         arrays |= {f"statistics.{name}": getattr(known, name) for name in STATISTICS}
+        arrays |= {f"sample.{name}": array for name, array in known.sample.to_arrays().items()}
     if model.coverage is not None:
         meta["coverage"] = model.coverage.to_json()
     write_archive(url, KIND, VERSION, meta, arrays, since=since, storage_options=storage_options)
@@ -139,7 +150,15 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
         anchor_map = AnchorMap(arrays["anchors"], arrays["anchors.centre"], float(meta["sigma"]))
     statistics = None
     if "statistics.gram" in arrays:
-        statistics = Statistics(groups, *(arrays[f"statistics.{name}"] for name in STATISTICS))
+        width, sampled = len(arrays["projection"]), part_of(arrays, "sample")
+        # Models of versions 2 and 3 have no sample, and what they are solved to is not judged.
+        sample = Sample.from_arrays(sampled, len(groups), width) if sampled else Sample.empty(width)
+        counts, mean, sums, gram = (arrays[f"statistics.{name}"] for name in STATISTICS)
+        statistics = Statistics(groups, counts, mean, sums, gram, sample)
+    opening = None
+    if "opening" in arrays:
+        weight = float(arrays["opening.weight"][()])
+        opening = Opening(arrays["opening"], arrays["opening.offset"], weight)
     coverage = Coverage.from_json(meta["coverage"]) if "coverage" in meta else None
     feature_names = meta.get("feature_names")
     records = tuple(
@@ -156,7 +175,12 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
         groups=groups,
         label_codes=arrays["label_codes"],
         hash_function=HashFunction(
-            anchor_map, arrays["projection"], arrays["offset"], arrays.get("mixture")
+            anchor_map,
+            arrays["projection"],
+            arrays["offset"],
+            arrays.get("mixture"),
+            float(meta.get("sharpness", SHARPNESS)),
+            opening,
         ),
         trace=Trace(records, int(meta["trace"]["best"]), int(meta["trace"]["kept_iteration"])),
         statistics=statistics,
@@ -168,6 +192,8 @@ def _check_dtypes(arrays: dict[str, Array]) -> None:
     """Refuse arrays of another kind than :func:`write_model` writes."""
     whole = ("groups.indptr", "groups.indices", "statistics.counts")
     for name, array in arrays.items():
+        if name.startswith("sample."):  # `Sample.from_arrays` looks at them
+            continue
         if name == "classes":
             fits, wanted = array.dtype.kind in "biufSU" and array.ndim == 1, "a list of classes"
         else:
@@ -189,6 +215,9 @@ def _check_shapes(model: Model) -> None:
     }
     if function.mixture is not None:
         expected["mixture"] = (function.mixture.shape, (groups.n_groups, function.n_bits))
+    if (opening := function.opening) is not None:
+        expected["opening"] = (opening.projection.shape, (width, function.n_bits))
+        expected["opening.offset"] = (opening.offset.shape, (function.n_bits,))
     if function.anchor_map is not None:
         expected["anchors"] = (function.anchor_map.anchors.shape, (width, inputs))
         expected["anchors.centre"] = (function.anchor_map.centre.shape, (inputs,))

@@ -30,7 +30,7 @@ class Parameter:
     help      what it is, in a few words
     decides   "scan": the statistics, so that another value needs another scan of the data;
               "start": the first codes, which solves that differ in the others can share;
-              "steps": the steps from there
+              "steps": the steps from there, and the hash function
     choices   the words that are allowed, of a str
     least, most   bounds of a number, which it may reach
     positive  whether a number must be above 0
@@ -62,7 +62,8 @@ class Parameter:
             whole = isinstance(value, Integral) and not isinstance(value, bool)
             return whole and self.least <= value <= (value if self.most is None else self.most)
         if self.kind is float and isinstance(value, Real):
-            return 0 <= float(value) < np.inf and not (self.positive and value == 0)
+            within = 0 <= float(value) < np.inf and (self.most is None or value <= self.most)
+            return within and not (self.positive and value == 0)
         return False
 
     @property
@@ -71,6 +72,8 @@ class Parameter:
             return f" is unknown; choose one of {self.choices}"
         if self.kind is float:
             range_ = "a finite positive number" if self.positive else "a finite number of 0 or more"
+            if self.most is not None:
+                range_ = f"a number from 0 to {self.most}"
         elif self.most is None:
             range_ = f"a whole number of {self.least} or more"
         else:
@@ -94,7 +97,13 @@ PARAMETERS: dict[str, Parameter] = {
     "alpha": Parameter(float, 0.01, "weight of reconstruction", "steps"),
     "beta": Parameter(float, 0.01, "weight of encoding", "steps"),
     "gamma": Parameter(float, 1e-3, "weight of regularisation", "steps"),
-    "ridge": Parameter(float, 1e-5, "penalty of the encoder", "start"),
+    "ridge": Parameter(float, "auto", "penalty of the encoder", "start", also=("auto",)),
+    "sharpness": Parameter(
+        float, "auto", "power of the vote of classes", "steps", positive=True, also=("auto",)
+    ),
+    "openness": Parameter(
+        float, "auto", "weight of other classes than those known", "steps", most=1, also=("auto",)
+    ),
     "similarity": Parameter(
         str, "shared-label", "similarity of labels", "start", _words(SimilarityKind)
     ),
@@ -139,11 +148,13 @@ and all of a large collection would take queries x rows."""
 CLASS_FOLDS = 4
 """Parts of the classes that an evaluation leaves out in turn, to look them up as unseen ones."""
 
-PAPER_GRID: dict[str, tuple[float, ...]] = {
-    "alpha": (0.01, 0.1, 1.0, 5.0, 10.0),
-    "beta": (0.01, 0.1, 1.0, 5.0, 10.0),
+DEFAULT_GRID: dict[str, tuple[float, ...]] = {
+    "ridge": (1e-5, 1e-3, 1e-1),
+    "sharpness": (1.0, 2.0, 4.0),
+    "openness": (0.0, 0.5),
 }
-"""What the paper chooses the weights from, by five-fold cross-validation."""
+"""What decides the quality. The weights that the paper chooses, alpha and beta, leave codes as they
+are over ten decades."""
 
 
 def candidates(grid: Grid, n_bits: Any) -> list[dict[str, Any]]:

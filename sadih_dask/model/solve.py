@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,24 +10,28 @@ import numpy as np
 
 from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.tree import Tasks
-from sadih_dask.learning.encoders import BY_REGRESSION, HashFunction, hash_function
+from sadih_dask.learning.encoders import (
+    BY_REGRESSION,
+    SHARPNESS,
+    HashFunction,
+    Opening,
+    hash_function,
+    unstandardised,
+)
 from sadih_dask.learning.features import AnchorMap
+from sadih_dask.learning.held_out import choose_penalty, hold_out
 from sadih_dask.learning.labels import LabelGroups
+from sadih_dask.learning.open_world import open_encoder
 from sadih_dask.learning.problem import MAX_GROUPS, Problem, State
 from sadih_dask.learning.randomness import generator
 from sadih_dask.learning.similarity import SharedLabel, Similarity, group_similarity
 from sadih_dask.learning.solver import Schedule, Solution, solve
-from sadih_dask.learning.start import start_codes
+from sadih_dask.learning.start import FEW_GROUPS, start_codes
 from sadih_dask.learning.statistics import Statistics
-from sadih_dask.retrieval.forecast import Forecast
+from sadih_dask.retrieval.trial import OPENNESS_GRID, SHARPNESS_GRID, Choice, Trial
 from sadih_dask.types import EncoderKind, Floats, SimilarityKind
 
 RESTARTS = 8
-CLEAR_GAIN = 0.025
-"""Forecast gain in mean average precision from which on "auto" prefers the posterior encoder.
-
-The forecast flatters that encoder a little; below this the two do equally well on real data.
-"""
 
 
 def learn(
@@ -38,14 +42,14 @@ def learn(
         similarity = tasked_similarity(statistics.groups, parameters.similarity)
         family = Family(parameters, statistics, seed, similarity)
         solution = family.solve(parameters, traced=True)
-        return solution, family.hash_function(solution.state, anchor_map)
+        return solution, family.hash_function(parameters, solution.state, anchor_map)
 
 
 class Family:
     """Solves of one set of statistics, which share what they have in common.
 
-    Most of a solve does not depend on the weights of the objective: the regression of the label
-    groups, the starting codes and the forecasts that choose among them. Members agree in the
+    Most of a solve does not depend on the weights of the objective: the penalty, the regression of
+    the label groups, the starting codes and the trials that choose among them. Members agree in the
     parameters that decide the start (`Parameter.decides`), so these are found once for all, and
     differ in what decides the steps. What a member comes to does not depend on the others.
     """
@@ -55,26 +59,32 @@ class Family:
     ) -> None:
         """Find the start; without a ``similarity`` it is applied in this thread."""
         groups = statistics.groups
-        self._statistics = statistics
+        self._statistics, self._seed = statistics, seed
+        ridge: float | str = parameters.ridge
+        if isinstance(ridge, str):
+            ridge = choose_penalty(statistics, generator(seed, "penalty"))
         self._problem = Problem.from_statistics(
             statistics,
             parameters.n_bits,
-            ridge=parameters.ridge,
+            ridge=ridge,
             similarity=similarity or group_similarity(groups, parameters.similarity),
         )
-        self._choose = parameters.encoder == "auto"
-        self._encoder: EncoderKind = "ridge" if self._choose else parameters.encoder
         few = len(groups) <= MAX_GROUPS
-        self._forecast: Forecast | None = None
-        if few and self._encoder in BY_REGRESSION:
-            rng = generator(seed, "forecast")
-            self._forecast = Forecast(self._problem, groups, self._encoder, rng)
-        auto = RESTARTS if few else 1
-        n_init: int = auto if parameters.n_init == "auto" else parameters.n_init
+        # A vote of label sets that hardly ever come twice is none.
+        auto: EncoderKind = "posterior" if few or groups.single_label else "ridge"
+        self._encoder: EncoderKind = auto if parameters.encoder == "auto" else parameters.encoder
+        self._trial: Trial | None = None
+        self._balanced = self._encoder == "posterior"
+        if self._encoder in BY_REGRESSION:
+            parts = hold_out(statistics, ridge, balanced=self._balanced)
+            self._trial = Trial(statistics, parts, self._encoder, seed) if parts else None
+        auto_init = max(1, RESTARTS * FEW_GROUPS // max(len(groups), FEW_GROUPS))
+        n_init: int = auto_init if parameters.n_init == "auto" else parameters.n_init
         self._starts = [
             start_codes(self._problem, parameters.start, restart, stream)
             for restart, stream in enumerate(generator(seed, "starts").spawn(n_init))
         ]
+        self._choices: dict[tuple[Any, ...], Choice] = {}
 
     def solve(self, parameters: Any, *, traced: bool = False) -> Solution:
         """Run the alternation with the weights and the rules of a member."""
@@ -82,20 +92,51 @@ class Family:
         # From the problem of the member before, which has all that was computed so far.
         self._problem = self._problem.with_weights(*weights)
         schedule = Schedule(parameters.loss, parameters.solver, parameters.max_iter, parameters.tol)
-        return solve(self._problem, schedule, self._starts, self._forecast, traced=traced)
+        return solve(self._problem, schedule, self._starts, self._trial, traced=traced)
 
     @property
     def hashes_by_codes_alone(self) -> bool:
-        """Whether members with equal codes have equal hash functions."""
+        """Whether members with equal codes, sharpness and openness have equal hash functions."""
         return self._encoder in BY_REGRESSION
 
-    def hash_function(self, state: State, anchor_map: AnchorMap | None = None) -> HashFunction:
+    def hash_function(
+        self, parameters: Any, state: State, anchor_map: AnchorMap | None = None
+    ) -> HashFunction:
         """The encoder of a member; without a map, for features that are mapped already, if any."""
-        encoder, forecast = self._encoder, self._forecast
-        if self._choose and forecast is not None:
-            gain = forecast.with_encoder("posterior")(state.B) - forecast(state.B)
-            encoder = "posterior" if gain > CLEAR_GAIN else encoder
-        return hash_function(encoder, self._statistics, self._problem, state, anchor_map)
+        choice = self._choose(parameters.sharpness, parameters.openness, state.B)
+        statistics, problem = self._regressed
+        common = statistics, problem, state, anchor_map
+        function = hash_function(self._encoder, *common, choice.sharpness)
+        if not choice.openness:
+            return function
+        P = open_encoder(problem, state.B, generator(self._seed, "open"))
+        affine = unstandardised(P, np.zeros(len(P)), statistics)
+        return replace(function, opening=Opening(*affine, choice.openness * choice.reach))
+
+    @cached_property
+    def _regressed(self) -> tuple[Statistics, Problem]:
+        """What the hash function is read off: a vote is the better for weighing classes alike."""
+        balanced = self._statistics.balanced() if self._balanced else self._statistics
+        if balanced is self._statistics:
+            return balanced, self._problem
+        l, ridge, S = self._problem.l, self._problem.ridge, self._problem.S  # noqa: E741
+        return balanced, Problem.from_statistics(balanced, l, ridge=ridge, similarity=S)
+
+    def _choose(self, sharpness: float | str, openness: float | str, codes: Floats) -> Choice:
+        """How to weigh label scores and open code: as asked, or as rows left out say."""
+        if self._trial is None:
+            given = SHARPNESS if isinstance(sharpness, str) else sharpness
+            closed = isinstance(openness, str) or self._encoder not in BY_REGRESSION
+            return Choice(given, 0.0 if closed else float(openness))
+        key = sharpness, openness, codes.tobytes()
+        if key not in self._choices:
+            powers = SHARPNESS_GRID if self._encoder == "posterior" else (SHARPNESS,)
+            self._choices[key] = self._trial.choose(
+                codes,
+                powers if isinstance(sharpness, str) else (sharpness,),
+                OPENNESS_GRID if isinstance(openness, str) else (openness,),
+            )
+        return self._choices[key]
 
 
 MANY_GROUPS = 4096

@@ -2,5 +2,5 @@
 
 Read `codes` first (bits in bytes), then `histograms` (relevant and total rows by distance),
 `metrics` (everything that is read off them), `nearest`, `evaluation` (metrics of a collection) and
-`forecast` (retrieval quality from statistics alone). `kernels` are the compiled loops.
+`trial` (what codes are worth on rows left out). `kernels` are the compiled loops.
 """

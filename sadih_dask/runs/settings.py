@@ -155,7 +155,7 @@ def _kind(parameter: Parameter) -> Any:
         bounds = Field(strict=True, ge=parameter.least, le=parameter.most)
     else:
         least = {"gt": 0} if parameter.positive else {"ge": 0}
-        bounds = Field(**least, allow_inf_nan=False)  # type: ignore[call-overload]
+        bounds = Field(**least, le=parameter.most, allow_inf_nan=False)  # type: ignore[call-overload]
     kind: Any = Annotated[parameter.kind, bounds]
     for word in parameter.also:
         kind = kind | (None if word is None else Literal[word])

@@ -1,6 +1,6 @@
 """A fit from a Dask array beside a fit from a store of the same rows: processor time and tasks.
 
-    python -m tests.benchmarks.bench_dask [--rows 400000] [--features 128] [--anchors 300]
+    python -m tests.benchmarks.bench_dask [--rows 1000000] [--features 64] [--anchors 200]
 
 The array is a plain Zarr array in chunks of its own, as `dask.array.from_zarr` reads it, with its
 labels in memory. Both run on the threads of this process, in turn, and the fastest of a few runs
@@ -51,9 +51,9 @@ def fit(X: Any, y: Any, anchors: int | None) -> tuple[float, float, int, str]:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=400_000)
-    parser.add_argument("--features", type=int, default=128)
-    parser.add_argument("--anchors", type=int, default=300, help="0: none")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--features", type=int, default=64)
+    parser.add_argument("--anchors", type=int, default=200, help="0: none")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where there is room for the rows, twice")
     arguments = parser.parse_args()

@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 
 from sadih_dask import SADIH
 from sadih_dask.model.cross_validation import SADIHCV
-from sadih_dask.model.parameters import PAPER_GRID, candidates
+from sadih_dask.model.parameters import DEFAULT_GRID, candidates
 from sadih_dask.model.solve import learn
 
 LENGTHS = (16, 32, 64)
@@ -61,7 +61,7 @@ def main() -> None:
 
     fitted = SADIH(**model.get_params()).set_params(max_iter=0, n_init=1)
     scan, _, _ = seconds(lambda: fitted.fit(X, y))
-    tried = candidates(PAPER_GRID, LENGTHS)[::MEASURED]
+    tried = candidates(DEFAULT_GRID, LENGTHS)[::MEASURED]
     alone = [
         seconds(lambda p=p: learn(SimpleNamespace(**p), fitted.statistics_, None, 0))[0]
         for p in ({**model.get_params(), **one} for one in tried)

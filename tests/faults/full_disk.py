@@ -147,11 +147,11 @@ def _too_small(whole: Job, stage: str, rng: random.Random, used: tuple[int, int]
         return "ro"
     if rng.random() < FEW_INODES:
         return f"nr_inodes={used[1] + rng.randrange(len(files))},size=64m"
-    return f"size={PAGE * (used[0] + rng.randrange(1, pages + 1))}"
+    return f"size={PAGE * max(1, used[0] + rng.randrange(pages))}"
 
 
 def _run(forks: Forks, job: Job, stage: str) -> Ended:
-    if stage == "ingest":
+    if stage in ("ingest", "run"):
         return forks.run(*job.words(stage), script=UNCHECKED)
     return forks.run(*job.words(stage))
 

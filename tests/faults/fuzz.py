@@ -116,7 +116,7 @@ class Changer:
         how = self.chance.randrange(7)
         raw = np.frombuffer(self.chance.randbytes(max(1, array.nbytes)), np.uint8)
         if how == 0:
-            return np.array([self.chance.choice([np.nan, np.inf, -1, 0])]).astype(array.dtype)
+            return np.array([self.chance.choice([np.nan, np.inf, -1.0, 0.0])]).astype(array.dtype)
         if how == 1:
             return array[:0]
         if how == 2:
@@ -124,7 +124,8 @@ class Changer:
         if how == 3:
             return array.reshape(-1, *array.shape, 1) if array.size else array
         if how == 4:
-            return array.astype(self.chance.choice(["U4", "f4", "i8", "c16", "u1", "f8"]))
+            kind = self.chance.choice(["U4", "f4", "i8", "c16", "u1", "f8"])
+            return array.astype("U4" if array.dtype.kind == "U" else kind)
         changed = raw[: array.nbytes].copy().view(array.dtype).reshape(array.shape)
         if how == 5 or not array.size:
             return changed
@@ -441,6 +442,7 @@ n_init = 1
 max_iter = 1
 [gate]
 map_min = 0.0
+protocol = "encoded"
 [evaluation]
 bits = [3]
 [report]

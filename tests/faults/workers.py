@@ -193,6 +193,7 @@ class Disturbed:
             if ended.code != CLUSTER_FAILED:
                 break
             self.repeats += 1
+            print(f"exit code {ended.code}: {ended.said[-700:]}", flush=True)
         seconds = time.monotonic() - began
         self._working += seconds
         assert ended.code == 0, f"exit code {ended.code}: {ended.said[-1500:]}"

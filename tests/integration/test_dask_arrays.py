@@ -327,7 +327,8 @@ def test_xarray_keeps_the_coordinates_of_its_rows(
             assert set(codes.coords) == {"row", "place"}
             np.testing.assert_array_equal(codes["row"], row)
             np.testing.assert_array_equal(codes, expected.transform(data[0]))
-            assert expected.score(found, targets) == expected.score(*data)
+            some = expected.score(data[0][:200], data[1][:200])
+            assert expected.score(found[:200], targets[:200]) == some
 
 
 def test_zarr_arrays(tmp_path: Path, data: tuple[Array, Array], expected: SADIH) -> None:

@@ -20,6 +20,7 @@ from distributed import Client, LocalCluster
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from sadih_dask import SADIH, FeatureStore
+from sadih_dask.cluster.versions import check_versions
 from sadih_dask.compute import remote
 from sadih_dask.compute.tree import Tasks
 from sadih_dask.errors import ClusterError
@@ -102,10 +103,13 @@ def holders(of: str, dask_scheduler: Any) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("lazy", [False, True], ids=["store", "array"])
 def test_all_workers_that_hold_the_anchors_die_again_and_again(
-    tmp_path: Path, store: FeatureStore, expected: SADIH
+    tmp_path: Path, store: FeatureStore, expected: SADIH, lazy: bool
 ) -> None:
+    """And with them chunks of the array that were kept since the anchors were drawn."""
     go = tmp_path / "go"
+    rows = (store.to_dask(), store.to_dask("labels")) if lazy else (store,)
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 100}),
         local_cluster(2) as cluster,
@@ -113,7 +117,7 @@ def test_all_workers_that_hold_the_anchors_die_again_and_again(
         ThreadPoolExecutor(1) as pool,
     ):
         client.register_plugin(HeldUp(str(go)))
-        fit = pool.submit(SADIH(**WITH_ANCHORS).fit, store)
+        fit = pool.submit(SADIH(**WITH_ANCHORS).fit, *rows)
         try:
             for _ in range(2):
                 there = wait_until(
@@ -211,6 +215,37 @@ def test_a_shared_value_is_not_blamed_for_the_deaths_of_workers(
     assert len(list(tmp_path.iterdir())) == min(deaths, 2)
 
 
+class Unanswering(WorkerPlugin):
+    """Has a worker that is asked for its versions leave a file, and never answer."""
+
+    def __init__(self, asked: Path) -> None:
+        self.asked = asked
+
+    def setup(self, worker: Any) -> None:
+        from sadih_dask.cluster import versions
+
+        def versions_here() -> dict[str, str]:
+            self.asked.touch()
+            time.sleep(PATIENCE)
+            return {}
+
+        versions.versions_here = versions_here
+
+
+def test_a_worker_that_dies_as_it_is_asked_is_passed_over(tmp_path: Path) -> None:
+    with (
+        local_cluster(1) as cluster,
+        Client(cluster) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        (pid,) = client.run(os.getpid).values()
+        client.register_plugin(Unanswering(tmp_path / "asked"))
+        check = pool.submit(check_versions, client)
+        wait_until((tmp_path / "asked").exists)
+        os.kill(pid, signal.SIGKILL)
+        check.result(timeout=PATIENCE)
+
+
 # --- clients go --------------------------------------------------------------------------------
 
 
@@ -278,7 +313,13 @@ def test_a_cluster_that_adapts_from_no_worker(
     with Client(no_workers):
         same_bits(SADIH(**WITH_ANCHORS).fit(store), expected, tmp_path)
         codes = expected.encode(store, tmp_path / "c").read("codes")
+        X = da.from_array(data[0], chunks=(500, -1))
+        wait_until(lambda: not no_workers.workers)
+        same_bits(SADIH(**WITH_ANCHORS).fit(X, data[1]), expected, tmp_path)
+        wait_until(lambda: not no_workers.workers)
+        written = expected.encode(X, tmp_path / "w").read("codes")
     np.testing.assert_array_equal(codes, expected.transform(data[0]))
+    np.testing.assert_array_equal(written, codes)
 
 
 def test_no_worker_ever_comes(

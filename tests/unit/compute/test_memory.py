@@ -30,7 +30,7 @@ def test_it_grows_with_what_costs_memory_and_hardly_with_rows() -> None:
     assert plan_scan(shape(n_anchors=1000), 8192, 2).total > base
     assert plan_scan(shape(), 16384, 2).total > base
     assert plan_scan(shape(), 8192, 4).total > base
-    assert base < plan_scan(shape(n_rows=10**9), 8192, 2).total < 1.1 * base
+    assert base < plan_scan(shape(n_rows=10**9), 8192, 2).total < 1.15 * base
     assert (
         plan_scan(shape(n_rows=10, chunk_rows=10, n_sampled=10), 8192, 1).total < 1.1 * INTERPRETER
     )
@@ -49,7 +49,7 @@ def store(tmp_path: Path) -> FeatureStore:
     return FeatureStore.create(tmp_path / "s", *rows(20_000, 256), chunk_rows=1000)
 
 
-@pytest.mark.parametrize(("anchors", "limit"), [(None, 260), (100, 320)])
+@pytest.mark.parametrize(("anchors", "limit"), [(None, 295), (100, 320)])
 def test_a_refusal_names_predicted_allowed_and_a_block_that_fits(
     store: FeatureStore, anchors: int | None, limit: int
 ) -> None:

@@ -1,5 +1,6 @@
 """Hash functions: each by its definition, on rows."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,12 +8,15 @@ import pytest
 
 from sadih_dask.learning.encoders import (
     HashFunction,
-    group_scores_to_codes,
+    Opening,
     hash_function,
     orthogonal_encoder,
     ridge_encoder,
+    unstandardised,
+    vote,
 )
 from sadih_dask.learning.features import AnchorMap
+from sadih_dask.learning.open_world import open_encoder
 from sadih_dask.learning.problem import Problem, State
 from sadih_dask.learning.solver import starting_state
 from sadih_dask.learning.statistics import Statistics
@@ -69,9 +73,9 @@ def test_standardisation_is_folded_in(kind: Any, anchors: int | None) -> None:
         P, intercept = ridge_encoder(problem, state)
         expected = P @ X + intercept[:, None]
     elif kind == "posterior":
-        A = problem.regression.A
-        likely = np.maximum(A.T @ X + problem.regression.share[:, None], 0.0) ** 2
-        expected = state.B @ likely
+        likely = np.maximum(problem.group_coefficients.T @ X + problem.N[:, None] / problem.n, 0.0)
+        expected = state.B @ likely**2
+        expected *= likely.max(axis=0) / np.linalg.norm(expected, axis=0)
     elif kind == "orthogonal":
         expected = orthogonal_encoder(problem, state)[0] @ X
     else:
@@ -111,21 +115,32 @@ def test_posterior_takes_the_vote_of_the_likely_groups() -> None:
     scores = np.array([[0.9, 0.2, -0.1]])
     B = np.array([[1.0, -1.0, 1.0], [-1.0, 1.0, 1.0]])
     by_vote = 0.81 * B[:, 0] + 0.04 * B[:, 1]
-    np.testing.assert_allclose(group_scores_to_codes("posterior", scores, B), [by_vote])
-    np.testing.assert_allclose(group_scores_to_codes("ridge", scores, B), [B @ scores[0]])
+    expected = 0.9 * by_vote / np.linalg.norm(by_vote)
+    np.testing.assert_allclose(vote(scores, B.T, 2.0), [expected])
+    by_the_likeliest = 0.9 * B[:, 0] / np.sqrt(2)
+    np.testing.assert_allclose(vote(scores, B.T, 200.0), [by_the_likeliest])
+    np.testing.assert_array_equal(vote(-scores[:, :2], B[:, :2].T, 2.0), [[0.0, 0.0]])
 
 
-@pytest.mark.parametrize("kind", ["posterior", "ridge"])
-def test_group_scores_tell_what_the_hash_function_says(kind: Any) -> None:
-    """What the forecast judges codes by is what `project` will do."""
+def test_many_rows_vote_as_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     features, labels = tagged_blobs()
     statistics, problem, state, _ = pose(features, labels)
-    scores = (problem.regression.A.T @ dense.standardise(features.T)).T + problem.regression.share
-    np.testing.assert_allclose(
-        hash_function(kind, statistics, problem, state, None).project(features),
-        group_scores_to_codes(kind, scores, state.B),
-        atol=1e-9,
-    )
+    function = hash_function("posterior", statistics, problem, state, None)
+    whole = function.project(features)
+    monkeypatch.setattr("sadih_dask.learning.encoders.PIECE_VALUES", 3 * len(statistics.groups))
+    np.testing.assert_allclose(function.project(features), whole, atol=1e-12)
+
+
+def test_the_open_code_counts_where_no_class_claims_a_row() -> None:
+    features, labels = blobs()
+    statistics, problem, state, _ = pose(features, labels)
+    closed = hash_function("posterior", statistics, problem, state, None)
+    P = open_encoder(problem, state.B, np.random.default_rng(0))
+    opening = Opening(*unstandardised(P, np.zeros(len(P)), statistics), 0.5)
+    found = replace(closed, opening=opening).project(features)
+    open_codes = dense.standardise(features.T).T @ P.T
+    open_codes /= np.linalg.norm(open_codes, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, closed.project(features) + 0.5 * open_codes, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)

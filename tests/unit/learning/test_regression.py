@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sadih_dask.learning.labels import group_rows
-from sadih_dask.learning.problem import GroupRegression, Problem
+from sadih_dask.learning.problem import Problem
 from sadih_dask.learning.statistics import Statistics
 from tests.support import dense
 from tests.support.datasets import blobs, tagged_blobs
@@ -14,12 +14,12 @@ from tests.support.datasets import blobs, tagged_blobs
 
 def both(
     make: Any = blobs, lam: float = 0.01, n: int = 60, **options: Any
-) -> tuple[GroupRegression, Any, Any]:
-    """The regression from statistics; standardised rows (n, d) and group indicators (n, g)."""
+) -> tuple[Problem, Any, Any]:
+    """The problem from statistics; standardised rows (n, d) and group indicators (n, g)."""
     features, labels = make(n, **options)
     problem = Problem.from_statistics(Statistics.of_block(features, labels), 8, ridge=lam)
     ids = group_rows(labels)[1]
-    return problem.regression, dense.standardise(features.T).T, np.eye(ids.max() + 1)[ids]
+    return problem, dense.standardise(features.T).T, np.eye(ids.max() + 1)[ids]
 
 
 def hat(X: Any, lam: float) -> Any:
@@ -30,32 +30,25 @@ def hat(X: Any, lam: float) -> Any:
 @pytest.mark.parametrize("make", [blobs, tagged_blobs])
 @pytest.mark.parametrize("lam", [1e-5, 0.01, 1.0])
 def test_everything_against_rows(make: Any, lam: float) -> None:
-    found, X, T = both(make, lam)
+    problem, X, T = both(make, lam)
+    found = problem.regression
     H = hat(X, lam)
     fitted = H @ (T - T.mean(axis=0))  # f(x) of every row
-    np.testing.assert_allclose(X @ found.A, fitted, atol=1e-10)
+    np.testing.assert_allclose(X @ problem.group_coefficients, fitted, atol=1e-10)
     np.testing.assert_allclose(found.fitted, T.T @ fitted, atol=1e-9)
-    np.testing.assert_allclose(found.scatter, fitted.T @ fitted, atol=1e-9)
-    np.testing.assert_allclose(found.share, T.mean(axis=0))
     h = np.trace(H) / len(X)
     assert found.leverage == pytest.approx(h, rel=1e-9)
     # What is said of rows left out: leave-one-out with the mean leverage for each row's own.
     left_out = (fitted - h * (T - T.mean(axis=0))) / (1 - h)
-    means = T.T @ left_out / T.sum(axis=0)[:, None]
-    np.testing.assert_allclose(found.means, means, atol=1e-9)
     np.testing.assert_allclose(found.predictability, T.T @ left_out / len(X), atol=1e-9)
-    within = fitted - (T @ (T.T @ fitted / T.sum(axis=0)[:, None]))
-    covariance = within.T @ within / len(X) / (1 - h) ** 2
-    np.testing.assert_allclose(found.spread @ found.spread.T, covariance, atol=1e-9)
-    np.testing.assert_allclose(found.spread, found.spread.T, atol=1e-12)
 
 
 def test_scores_of_any_codes_are_sums_of_group_scores() -> None:
-    found, X, T = both()
+    problem, X, T = both()
     B = np.random.default_rng(0).choice([-1.0, 1.0], size=(5, T.shape[1]))
     P, intercept = dense.ridge(X.T, B @ T.T, 0.01)
-    np.testing.assert_allclose(X @ found.A @ B.T, X @ P.T, atol=1e-10)
-    np.testing.assert_allclose(B @ found.share, intercept, atol=1e-12)
+    np.testing.assert_allclose(X @ problem.group_coefficients @ B.T, X @ P.T, atol=1e-10)
+    np.testing.assert_allclose(B @ problem.N / problem.n, intercept, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -71,12 +64,9 @@ def test_the_correction_comes_closer_to_true_leave_one_out(seed: int) -> None:
         others = np.arange(40) != i
         P, mean = dense.ridge(X[others].T, T[others].T, 1e-3)
         truth[i] = P @ (X[i] - X[others].mean(axis=0)) + mean - T.mean(axis=0)
-    counts = T.sum(axis=0)[:, None]
-    for corrected, plain, expected in [
-        (found.means, found.fitted / counts, T.T @ truth / counts),
-        (found.predictability, found.fitted / 40, T.T @ truth / 40),
-    ]:
-        assert np.abs(corrected - expected).mean() < 0.4 * np.abs(plain - expected).mean()
+    expected = T.T @ truth / 40
+    off, plain = (np.abs(a - expected).mean() for a in (found.predictability, found.fitted / 40))
+    assert off < 0.4 * plain
 
 
 def test_what_can_only_be_memorised_counts_for_nothing() -> None:
@@ -94,11 +84,11 @@ def test_what_can_only_be_memorised_counts_for_nothing() -> None:
 
 
 def test_more_features_than_rows() -> None:
-    found, _, T = both(lam=1e-9, n=12, d=30)
+    problem, _, T = both(lam=1e-9, n=12, d=30)
+    found = problem.regression
     assert 0 < found.leverage <= 0.9
-    for values in (found.means, found.predictability, found.spread):
-        assert values.shape == (T.shape[1], T.shape[1])
-        assert np.isfinite(values).all()
+    assert found.predictability.shape == (T.shape[1], T.shape[1])
+    assert np.isfinite(found.predictability).all()
 
 
 def test_features_without_information() -> None:
@@ -106,24 +96,3 @@ def test_features_without_information() -> None:
     found = Problem.from_statistics(statistics, 8).regression
     assert found.leverage == pytest.approx(0.0, abs=1e-9)
     np.testing.assert_allclose(found.predictability, 0.0, atol=1e-9)
-
-
-def test_simulated_rows_have_the_means_and_the_spread() -> None:
-    found, _, T = both(tagged_blobs)
-    g = T.shape[1]
-    scores, group = found.simulate(4000 * g, np.random.default_rng(0))
-    assert np.bincount(group).tolist() == [4000] * g
-    for k in range(g):
-        mine = scores[group == k]
-        size = np.sqrt(np.diagonal(found.spread @ found.spread.T) / 4000)
-        assert np.all(np.abs(mine.mean(axis=0) - found.means[k]) <= 5 * size + 1e-12)
-    centred = scores - found.means[group]
-    np.testing.assert_allclose(
-        centred.T @ centred / len(centred), found.spread @ found.spread.T, atol=2e-3
-    )
-
-
-def test_few_simulated_rows_are_one_a_group() -> None:
-    found, _, _ = both(tagged_blobs)
-    scores, group = found.simulate(1, np.random.default_rng(0))
-    assert group.tolist() == list(range(len(scores)))

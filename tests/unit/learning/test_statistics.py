@@ -1,5 +1,6 @@
 """Statistics of one block, and what they refuse."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,9 +148,8 @@ def test_noise_about_a_constant_is_not_scaled_to_unit_variance() -> None:
     blocks = [Statistics.of_block(np.full((k, 1), 0.1), np.zeros(k, int)) for k in range(1, 200)]
     means = {float(block.mean[0]) for block in blocks}
     merged = merge_in_order(blocks)
-    noisy = Statistics(  # what is left when two means differ in the last digit
-        merged.groups, merged.counts, merged.mean, merged.sums, np.full((1, 1), 1e-31)
-    )
+    # What is left when two means differ in the last digit.
+    noisy = replace(merged, gram=np.full((1, 1), 1e-31))
     assert means <= {0.1, np.nextafter(0.1, 0), np.nextafter(0.1, 1)}
     assert merged.scale == noisy.scale == 1
 

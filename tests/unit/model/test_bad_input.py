@@ -300,6 +300,8 @@ PARAMETERS: dict[str, list[Any]] = {
     "beta": [-1.0, np.nan],
     "gamma": [-1e-9, None],
     "ridge": [-1.0, "no"],
+    "sharpness": [0.0, np.inf, "no"],
+    "openness": [-0.1, 1.1, None],
     "max_iter": [-1, 2.5, None],
     "tol": [-1e-9, np.nan],
     "n_init": [0, None, "all"],

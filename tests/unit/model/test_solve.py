@@ -47,7 +47,7 @@ def test_members_of_a_family_have_the_bits_of_a_solve(
         alone, expected = learn(member, statistics, None, 3)
         state = family.solve(member).state
         np.testing.assert_array_equal(state.B, alone.state.B)
-        function = family.hash_function(state)
+        function = family.hash_function(member, state)
         np.testing.assert_array_equal(function.projection, expected.projection)
         np.testing.assert_array_equal(function.offset, expected.offset)
         assert (function.mixture is None) == (expected.mixture is None)
@@ -56,4 +56,5 @@ def test_members_of_a_family_have_the_bits_of_a_solve(
 def test_members_may_differ_in_all_that_decides_the_steps() -> None:
     """A parameter that is said to decide the steps must not change the start."""
     steps = {name for name, parameter in PARAMETERS.items() if parameter.decides == "steps"}
-    assert steps == {"alpha", "beta", "gamma", "loss", "solver", "max_iter", "tol"}
+    weights = {"alpha", "beta", "gamma", "loss", "solver", "max_iter", "tol"}
+    assert steps == weights | {"sharpness", "openness"}

@@ -1,0 +1,167 @@
+"""Rows that are left out of the statistics, and what the rest says of them.
+
+Statistics are removable, so the rows of the sample can be taken out again and be what they are not
+to the statistics of all rows: new. Whatever has to be chosen is chosen by them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import scipy.linalg as la
+
+from sadih_dask.errors import InputError
+from sadih_dask.learning.encoders import vote
+from sadih_dask.learning.labels import LabelGroups
+from sadih_dask.learning.problem import Problem
+from sadih_dask.learning.sample import USED_ROWS
+from sadih_dask.learning.statistics import Statistics
+from sadih_dask.types import EncoderKind, Floats, Ints
+
+MOST_LEFT_OUT = 0.2
+"""Part of all rows that is left out at once, at most."""
+SCORES = 2**24
+"""Scores of rows by label groups that are held: with many groups fewer rows are left out."""
+PENALTIES = tuple(10.0**k for k in range(-6, 2))
+DEFAULT_PENALTY = 1e-2
+"""Where no row can be left out: of few rows a safe choice."""
+INDIFFERENCE = 0.002
+"""Relative difference in squared error that is none: then the larger penalty is taken, which does
+better for rows that are unlike those learned from."""
+TARGETS = 256
+"""Labels beyond which random sums of them are predicted instead: the error's mean is the same."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Some rows, and the statistics of all others.
+
+    training  statistics of the others
+    kept      (g',)   number, among the groups of all rows, of each group that the others have
+    groups    the label groups of all rows
+    features  (q, d)  the rows, standardised as the others are
+    group     (q,)    their groups, numbered as in ``groups``
+    ridge     penalty of regressions
+    """
+
+    training: Statistics
+    kept: Ints
+    groups: LabelGroups
+    features: Floats
+    group: Ints
+    ridge: float
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The others' learning problem; for regressions only, which know no code length.
+
+        With fewer rows than columns a difference of Gram matrices is definite only to rounding: a
+        penalty below that is raised.
+        """
+        problem = Problem.from_statistics(self.training, 1, ridge=max(self.ridge, PENALTIES[0]))
+        while problem.ridge < PENALTIES[-1]:
+            try:
+                problem.ridge_factor  # noqa: B018 - kept, if there is one
+                break
+            except InputError:
+                problem = replace(problem, ridge=10.0 * problem.ridge)
+        return problem
+
+    @cached_property
+    def scores(self) -> Floats:
+        """Regression of the groups for the rows, (q, g); 0 for groups that are left out whole."""
+        found = np.zeros((len(self.group), len(self.groups)))
+        share = self.problem.N / self.problem.n
+        found[:, self.kept] = self.features @ self.problem.group_coefficients + share
+        return found
+
+    def label_scores(self, kind: EncoderKind, B: Floats, sharpness: float) -> Floats:
+        """Scores of the rows, (q, l), as a hash function of the others would have them."""
+        if kind == "posterior":
+            return vote(self.scores, B.T, sharpness)
+        problem, own = self.problem, B[:, self.kept]
+        P = la.cho_solve(problem.ridge_factor, problem.XG @ own.T, check_finite=False)
+        return np.asarray(self.features @ P + (own @ problem.N) / problem.n)
+
+
+def hold_out(statistics: Statistics, ridge: float, *, balanced: bool = False) -> list[HeldOut]:
+    """Leave the sampled rows out, at once or, of a small collection, in up to five parts.
+
+    Every row is left out once. Parts without which there is nothing to tell apart are passed over.
+    Costs O(rows d^2) for each part.
+    """
+    n_groups = len(statistics.groups)
+    used = min(USED_ROWS, len(statistics.sample), max(64, SCORES // n_groups))
+    n_parts = max(1, int(np.ceil(used / max(1.0, MOST_LEFT_OUT * statistics.n_samples))))
+    labels = statistics.groups.matrix
+    found = []
+    for part in range(n_parts):
+        rows = statistics.sample.take(np.arange(part, used, n_parts))
+        if not 0 < len(rows) < statistics.n_samples:
+            continue
+        left_out = Statistics.of_block(
+            rows.features, labels[rows.group], labels.shape[1], keys=rows.keys
+        )
+        training = statistics.without(left_out)
+        training = training.balanced() if balanced else training
+        if len(training.groups) > 1:
+            kept = statistics.groups.find(training.groups)
+            scaled = (rows.features - training.mean) / training.scale
+            found.append(HeldOut(training, kept, statistics.groups, scaled, rows.group, ridge))
+    return found
+
+
+def choose_penalty(statistics: Statistics, seed: np.random.Generator) -> float:
+    """The ridge penalty that predicts the labels of left-out rows best, of `PENALTIES`.
+
+    By squared error, which needs no codes and changes smoothly. O(d^3 / 3) for each penalty and
+    each part that is left out.
+    """
+    left_out = hold_out(statistics, DEFAULT_PENALTY)
+    n_classes = statistics.groups.n_classes
+    mixed: Floats | None = None
+    if n_classes > TARGETS:
+        mixed = np.where(seed.random((n_classes, TARGETS)) < 0.5, 1.0, -1.0)
+    errors = np.zeros(len(PENALTIES))
+    for part in left_out:
+        problem, labels = part.problem, part.groups.matrix[part.group]
+        share = problem.label_counts / problem.n
+        if mixed is None:
+            XYt, wanted = problem.XYt, labels.toarray() - share
+        else:
+            XYt, wanted = problem.XG @ (problem.Gt @ mixed), labels @ mixed - share @ mixed
+        for k, penalty in enumerate(PENALTIES):
+            try:
+                factor = problem.factor_gram(1.0, penalty * problem.n)
+            except InputError:  # below what rounding leaves
+                errors[k] = np.inf
+                continue
+            fitted = part.features @ la.cho_solve(factor, XYt, check_finite=False)
+            errors[k] += float(np.square(wanted - fitted).sum())
+    if not left_out:
+        return DEFAULT_PENALTY
+    good = np.flatnonzero(errors <= (1.0 + INDIFFERENCE) * errors.min())
+    return PENALTIES[int(good[-1])]
+
+
+def class_folds(part: HeldOut, n_folds: int, rng: np.random.Generator) -> list[HeldOut]:
+    """Rows of some classes, and the others' statistics without these classes, for every fold.
+
+    Only where every row has one class. What the statistics say of single classes are their means,
+    so these are left out; how rows scatter about them is known of all classes together.
+    """
+    dealt = rng.permutation(len(part.groups)) % n_folds
+    found = []
+    for fold in range(n_folds):
+        rows = np.flatnonzero(dealt[part.group] == fold)
+        known = dealt[part.kept] != fold
+        if len(rows) == 0 or known.sum() < 2:
+            continue
+        old = part.training
+        training = old.weighted(old.counts * known)
+        scaled = (part.features[rows] * old.scale + old.mean - training.mean) / training.scale
+        kept = part.kept[known]
+        found.append(HeldOut(training, kept, part.groups, scaled, part.group[rows], part.ridge))
+    return found

@@ -1,0 +1,157 @@
+"""What codes and hash functions are worth, measured on rows that were left out.
+
+The objective of the paper does not rank codes by how well they retrieve. Rows do: those of the
+sample are hashed by what was learned from the others and looked up, among learned codes (*learned*)
+and among each other (*fresh*); and, classes left out whole, among each other again (*unseen*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+
+from sadih_dask.learning.encoders import unit
+from sadih_dask.learning.held_out import HeldOut, class_folds
+from sadih_dask.learning.open_world import open_encoder
+from sadih_dask.learning.randomness import generator
+from sadih_dask.learning.statistics import Statistics
+from sadih_dask.retrieval.codes import pack
+from sadih_dask.retrieval.histograms import Histograms, group_histograms, hamming_histograms
+from sadih_dask.retrieval.metrics import mean_average_precision
+from sadih_dask.types import EncoderKind, Floats, Ints
+
+SHARPNESS_GRID = (1.0, 2.0, 4.0, 16.0)
+OPENNESS_GRID = (0.0, 0.3, 0.6, 1.0)
+LEARNED_LOSS = 0.005
+"""What the other protocols may cost in mean average precision of *learned*, at most."""
+CLASS_FOLDS = 3
+LEAST_CLASSES = 6
+"""Classes from which on some are left out whole: two in each fold."""
+FRESH_QUERIES = 512
+ALONE = 0.5
+"""Length of the label scores where no row tells it."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a hash function weighs what it knows, and what that was worth on rows left out.
+
+    sharpness   power of the vote
+    openness    weight of the open code, 1 for as much as the labels have
+    reach       mean length of the label scores: what the openness is relative to
+    qualities   mean average precision by protocol; NaN for what could not be measured
+    """
+
+    sharpness: float
+    openness: float
+    reach: float = ALONE
+    qualities: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Judges codes on the rows that were left out of ``statistics``, in one part or several.
+
+    Every set of codes is judged once: solves with different weights often come to the same.
+    """
+
+    statistics: Statistics
+    parts: Sequence[HeldOut]
+    kind: EncoderKind
+    seed: int
+    _known: dict[bytes, float] = field(default_factory=dict, init=False)
+
+    def __call__(self, codes: Floats) -> float:
+        """Mean average precision of *learned* for codes of the groups (l, g), middling vote."""
+        key = codes.tobytes()
+        if key not in self._known:
+            hashed = [part.label_scores(self.kind, codes, 2.0) for part in self.parts]
+            self._known[key] = self._learned(np.concatenate(hashed), codes)
+        return self._known[key]
+
+    def choose(
+        self, codes: Floats, sharpnesses: Sequence[float], opennesses: Sequence[float]
+    ) -> Choice:
+        """The best of some ways to hash with given codes (l, g).
+
+        By the mean of the protocols that can be measured, of those which lose little in *learned*.
+        """
+        known = _Rows(self, self.parts, codes, any(opennesses))
+        folds: list[HeldOut] = []
+        if any(opennesses) and self._has_classes_to_spare:
+            folds = class_folds(self.parts[0], CLASS_FOLDS, generator(self.seed, "class folds"))
+        unseen = _Rows(self, folds, codes, True)
+        tried = []
+        for sharpness, openness in product(sharpnesses, opennesses):
+            hashed, reach = known.hash(sharpness, openness)
+            found = [self._learned(hashed, codes), self._fresh(hashed, known.group)]
+            if folds:
+                hashed, _ = unseen.hash(sharpness, openness, reach)
+                cuts = np.cumsum([len(fold.group) for fold in folds])[:-1]
+                parts = zip(np.split(hashed, cuts), folds, strict=True)
+                found.append(_mean([self._fresh(part, fold.group) for part, fold in parts]))
+            tried.append(Choice(sharpness, openness, reach, tuple(found)))
+        best = max(choice.qualities[0] for choice in tried)
+        return max(
+            (choice for choice in tried if choice.qualities[0] >= best - LEARNED_LOSS),
+            key=lambda choice: _mean(choice.qualities),
+            default=tried[0],
+        )
+
+    @property
+    def _has_classes_to_spare(self) -> bool:
+        groups = self.statistics.groups
+        return groups.single_label and len(groups) >= LEAST_CLASSES
+
+    def _learned(self, hashed: Floats, codes: Floats) -> float:
+        groups, counts = self.statistics.groups, self.statistics.counts
+        asked = groups, np.concatenate([part.group for part in self.parts])
+        database = pack(codes.T), groups, counts, len(codes)
+        return mean_average_precision(group_histograms(pack(hashed), asked, *database))
+
+    def _fresh(self, hashed: Floats, group: Ints) -> float:
+        """Some rows, evenly, are looked up among all others."""
+        groups, packed, step = self.statistics.groups, pack(hashed), 1 + len(group) // FRESH_QUERIES
+        asked, held = (groups, group[::step]), (groups, group)
+        found = hamming_histograms(packed[::step], asked, packed, held, hashed.shape[1])
+        itself = np.zeros_like(found.total)
+        itself[:, 0] = 1
+        return mean_average_precision(Histograms(found.relevant - itself, found.total - itself))
+
+
+class _Rows:
+    """Rows that were left out, and their open codes, if they are wanted."""
+
+    def __init__(self, trial: Trial, parts: Sequence[HeldOut], codes: Floats, opened: bool) -> None:
+        self._trial, self._parts, self._codes = trial, parts, codes
+        self._label_scores: dict[float, Floats] = {}
+        self._open = [self._open_codes(part) for part in parts] if opened else []
+        self.group = np.concatenate([part.group for part in parts]) if parts else np.zeros(0, int)
+
+    def _open_codes(self, part: HeldOut) -> Floats:
+        rng = generator(self._trial.seed, "open")
+        P = open_encoder(part.problem, self._codes[:, part.kept], rng)
+        return unit(part.features @ P.T)
+
+    def hash(
+        self, sharpness: float, openness: float, reach: float | None = None
+    ) -> tuple[Floats, float]:
+        """Scores whose signs are the bits, and the mean length of the labels' part."""
+        if sharpness not in self._label_scores:
+            kind = self._trial.kind
+            found = [part.label_scores(kind, self._codes, sharpness) for part in self._parts]
+            self._label_scores[sharpness] = np.concatenate(found)
+        scores = self._label_scores[sharpness]
+        if reach is None:
+            reach = float(np.linalg.norm(scores, axis=1).mean())
+        if openness:
+            scores = scores + openness * reach * np.concatenate(self._open)
+        return scores, reach
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not np.isnan(value)]
+    return float(np.mean(known)) if known else 0.0
