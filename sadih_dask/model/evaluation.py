@@ -21,9 +21,9 @@ from sadih_dask.compute.rows import (
 from sadih_dask.compute.run import Progress, computed, current_client, is_lazy, nobody, reporting
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.classes import Vocabulary
-from sadih_dask.model import held_out
+from sadih_dask.model import baselines
+from sadih_dask.model.baselines import Experiment, HeldOut, RowSample
 from sadih_dask.model.estimator import SADIH
-from sadih_dask.model.held_out import HeldOut, RowSample, Trial
 from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES
 from sadih_dask.retrieval.evaluation import (
     CURVE_LENGTH,
@@ -103,16 +103,16 @@ class AskedRows:
 
     @cached_property
     def _fresh(self) -> RowSample:
-        return RowSample.sample(self.queries, held_out.ROWS, self._first.seed_)
+        return RowSample.sample(self.queries, baselines.ROWS, self._first.seed_)
 
     @cached_property
     def _sample(self) -> RowSample:
-        return RowSample.sample(self.database, held_out.LEARNED_ROWS, self._first.seed_)
+        return RowSample.sample(self.database, baselines.LEARNED_ROWS, self._first.seed_)
 
     @cached_property
-    def _folds(self) -> list[Trial]:
+    def _folds(self) -> list[Experiment]:
         rows = self._sample, self._fresh
-        return held_out.class_folds(self._first, *rows, self._n_folds, self.max_queries)
+        return baselines.class_folds(self._first, *rows, self._n_folds, self.max_queries)
 
     @cached_property
     def absent(self) -> dict[str, str]:
@@ -171,17 +171,21 @@ class AskedRows:
             labels, asked = open_labels(database_labels, query_labels)
             with reporting(progress):
                 found["encoded"] = summary(compare(hashed, labels, packed, asked, drawn=drawn))
-        trials = {name: self._trials(name, model) for name in HELD_OUT if name not in self.absent}
-        for name, of_it in trials.items():
-            found[name] = summary(Histograms.stack([trial.by_model() for trial in of_it]))
-        baselines = {name: held_out.compare_with_baselines(of_it) for name, of_it in trials.items()}
-        return Protocols(**found, baselines=baselines, absent=self.absent)
+        experiments = {
+            name: self._experiments(name, model) for name in HELD_OUT if name not in self.absent
+        }
+        for name, of_it in experiments.items():
+            found[name] = summary(Histograms.stack([experiment.by_model() for experiment in of_it]))
+        beside = {
+            name: baselines.compare_with_baselines(of_it) for name, of_it in experiments.items()
+        }
+        return Protocols(**found, baselines=beside, absent=self.absent)
 
-    def _trials(self, protocol: str, model: SADIH) -> list[Trial]:
+    def _experiments(self, protocol: str, model: SADIH) -> list[Experiment]:
         if protocol == "unseen":
             return [fold.at(model.hash_function_.n_bits) for fold in self._folds]
         learned = None if self.database is None else self._sample
-        return [Trial(model, learned, HeldOut.of(self._fresh, self.max_queries))]
+        return [Experiment(model, learned, HeldOut.of(self._fresh, self.max_queries))]
 
 
 def _queries(model: SADIH, queries: Any) -> tuple[Bytes, Any]:

@@ -11,8 +11,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from sadih_dask import SADIH, FeatureStore, evaluate_model
-from sadih_dask.model import held_out
-from sadih_dask.model.held_out import HeldOut, RowSample, Trial
+from sadih_dask.model import baselines
+from sadih_dask.model.baselines import Experiment, HeldOut, RowSample
 from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.evaluation import Protocols
 from sadih_dask.retrieval.histograms import ranked_histograms
@@ -90,7 +90,7 @@ def test_fresh_is_the_score_of_the_queries_among_each_other() -> None:
 
 def test_unseen_classes_are_unknown_to_the_models_that_hash_them() -> None:
     X, y, Q, z = digits()
-    folds = held_out.class_folds(fitted(), RowSample(X, y), RowSample(Q, z), 4, None)
+    folds = baselines.class_folds(fitted(), RowSample(X, y), RowSample(Q, z), 4, None)
     unseen = [set(np.unique(fold.held_out.rows.labels)) for fold in folds]
     assert sorted(len(part) for part in unseen) == [2, 2, 3, 3]
     assert set.union(*unseen) == set(range(10))
@@ -140,18 +140,18 @@ def test_itq_is_that_of_faiss_and_quantisers_need_rows() -> None:
     import faiss
 
     X, y, Q, z = digits()
-    trial = Trial(fitted(), RowSample(X, y), HeldOut(RowSample(Q, z), np.arange(len(Q))))
-    found = mean_average_precision(held_out.itq(trial)[0])
+    experiment = Experiment(fitted(), RowSample(X, y), HeldOut(RowSample(Q, z), np.arange(len(Q))))
+    found = mean_average_precision(baselines.itq(experiment)[0])
     other = faiss.ITQTransform(X.shape[1], 16, True)
     other.train(X)
     codes = pack(other.apply(Q))
-    peer = mean_average_precision(trial.held_out.by_codes(codes, 16))
+    peer = mean_average_precision(experiment.held_out.by_codes(codes, 16))
     assert found > peer - 0.03
-    assert held_out.product_quantisation(trial) is None  # of 1,200 rows
+    assert baselines.product_quantisation(experiment) is None  # of 1,200 rows
     many = RowSample(np.tile(X, (9, 1)), np.tile(y, 9))
-    quantised = held_out.product_quantisation(Trial(fitted(), many, trial.held_out))
+    quantised = baselines.product_quantisation(Experiment(fitted(), many, experiment.held_out))
     values = np.concatenate([average_precision(part) for part in quantised])
-    cosine = np.concatenate([average_precision(part) for part in held_out.cosine(trial)])
+    cosine = np.concatenate([average_precision(part) for part in baselines.cosine(experiment)])
     assert abs(values.mean() - cosine.mean()) < 0.1
 
 

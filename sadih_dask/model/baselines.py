@@ -126,7 +126,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class Experiment:
     """A model, rows that it, or a baseline, has learned from, and rows to look up."""
 
     model: SADIH
@@ -138,7 +138,7 @@ class Trial:
         """Length of the codes."""
         return self.model.hash_function_.n_bits
 
-    def at(self, n_bits: int) -> Trial:
+    def at(self, n_bits: int) -> Experiment:
         """The same with codes of another length, without another look at the rows."""
         if n_bits == self.n_bits:
             return self
@@ -159,52 +159,54 @@ class Trial:
         return pack(self.scores)
 
 
-def hamming(trial: Trial) -> list[Histograms]:
+def hamming(experiment: Experiment) -> list[Histograms]:
     """The model's codes."""
-    return [trial.by_model()]
+    return [experiment.by_model()]
 
 
-def asymmetric(trial: Trial) -> list[Histograms]:
+def asymmetric(experiment: Experiment) -> list[Histograms]:
     """Codes of the rows, real-valued scores of the queries."""
-    signs = 2.0 * unpack(trial.codes, trial.n_bits) - 1.0
-    return list(trial.held_out.by_scores(lambda block: trial.scores[block] @ signs.T))
+    signs = 2.0 * unpack(experiment.codes, experiment.n_bits) - 1.0
+    return list(experiment.held_out.by_scores(lambda block: experiment.scores[block] @ signs.T))
 
 
-def itq(trial: Trial) -> list[Histograms] | None:
+def itq(experiment: Experiment) -> list[Histograms] | None:
     """Iterative quantisation (Gong and Lazebnik, 2011): principal directions, rotated to bits."""
-    if trial.learned is None or min(trial.learned.features.shape) < trial.n_bits:
+    if experiment.learned is None or min(experiment.learned.features.shape) < experiment.n_bits:
         return None
-    X = trial.learned.features.astype(np.float64)
+    X = experiment.learned.features.astype(np.float64)
     mean = X.mean(axis=0)
     _, directions = np.linalg.eigh((X - mean).T @ (X - mean))
-    projection = directions[:, -trial.n_bits :]
+    projection = directions[:, -experiment.n_bits :]
     V = (X - mean) @ projection
-    rng = generator(trial.model.seed_, "baselines")
-    R = np.linalg.qr(rng.standard_normal((trial.n_bits, trial.n_bits))).Q
+    rng = generator(experiment.model.seed_, "baselines")
+    R = np.linalg.qr(rng.standard_normal((experiment.n_bits, experiment.n_bits))).Q
     for _ in range(ROTATIONS):
         R = polar(V.T @ np.where(V @ R >= 0, 1.0, -1.0))
-    codes = pack((trial.held_out.rows.features - mean) @ projection @ R)
-    return [trial.held_out.by_codes(codes, trial.n_bits)]
+    codes = pack((experiment.held_out.rows.features - mean) @ projection @ R)
+    return [experiment.held_out.by_codes(codes, experiment.n_bits)]
 
 
-def one_code_per_class(trial: Trial) -> list[Histograms] | None:
+def one_code_per_class(experiment: Experiment) -> list[Histograms] | None:
     """A linear classifier; rows carry a random code of the class that it takes them for."""
-    if trial.learned is None or not trial.learned.single_label:
+    if experiment.learned is None or not experiment.learned.single_label:
         return None
     classifier = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
-    classifier.fit(trial.learned.features, trial.learned.labels)
-    rng = generator(trial.model.seed_, "baselines")
-    codes = pack(rng.standard_normal((len(classifier.classes_), trial.n_bits)))
-    found = np.searchsorted(classifier.classes_, classifier.predict(trial.held_out.rows.features))
-    return [trial.held_out.by_codes(codes[found], trial.n_bits)]
+    classifier.fit(experiment.learned.features, experiment.learned.labels)
+    rng = generator(experiment.model.seed_, "baselines")
+    codes = pack(rng.standard_normal((len(classifier.classes_), experiment.n_bits)))
+    found = np.searchsorted(
+        classifier.classes_, classifier.predict(experiment.held_out.rows.features)
+    )
+    return [experiment.held_out.by_codes(codes[found], experiment.n_bits)]
 
 
-def product_quantisation(trial: Trial) -> list[Histograms] | None:
+def product_quantisation(experiment: Experiment) -> list[Histograms] | None:
     """Rows of as many bytes by FAISS's product quantiser, queries as they are; cosine distance."""
-    width = n_bytes(trial.n_bits)
-    if trial.learned is None or find_spec("faiss") is None:
+    width = n_bytes(experiment.n_bits)
+    if experiment.learned is None or find_spec("faiss") is None:
         return None
-    learned, rows = (_unit(r.features) for r in (trial.learned, trial.held_out.rows))
+    learned, rows = (_unit(r.features) for r in (experiment.learned, experiment.held_out.rows))
     if len(learned) < CENTROID_ROWS * 256 or learned.shape[1] < width:
         return None
     import faiss
@@ -215,13 +217,13 @@ def product_quantisation(trial: Trial) -> list[Histograms] | None:
     quantiser.train(learned)
     kept: Floats = quantiser.decode(quantiser.compute_codes(rows))
     length = 0.5 * np.square(kept).sum(axis=1)
-    return list(trial.held_out.by_scores(lambda block: rows[block] @ kept.T - length))
+    return list(experiment.held_out.by_scores(lambda block: rows[block] @ kept.T - length))
 
 
-def cosine(trial: Trial) -> list[Histograms]:
+def cosine(experiment: Experiment) -> list[Histograms]:
     """The features themselves, compared by their angle."""
-    rows = _unit(trial.held_out.rows.features)
-    return list(trial.held_out.by_scores(lambda block: rows[block] @ rows.T))
+    rows = _unit(experiment.held_out.rows.features)
+    return list(experiment.held_out.by_scores(lambda block: rows[block] @ rows.T))
 
 
 def _unit(features: Array) -> Floats:
@@ -230,7 +232,7 @@ def _unit(features: Array) -> Floats:
     return np.asarray(rows / np.where(length == 0, 1, length))
 
 
-BASELINES: dict[str, Callable[[Trial], list[Histograms] | None]] = {
+BASELINES: dict[str, Callable[[Experiment], list[Histograms] | None]] = {
     "these codes": hamming,
     "these codes, asymmetric": asymmetric,
     "ITQ": itq,
@@ -241,11 +243,11 @@ BASELINES: dict[str, Callable[[Trial], list[Histograms] | None]] = {
 """Rankings of the same rows, those of the model first; None where one has nothing to say."""
 
 
-def compare_with_baselines(trials: Sequence[Trial]) -> dict[str, Baseline]:
-    """Mean average precision and precision of every ranking, over the queries of all trials."""
+def compare_with_baselines(experiments: Sequence[Experiment]) -> dict[str, Baseline]:
+    """Mean average precision and precision of every ranking, over all queries."""
     values: dict[str, list[tuple[Floats, Floats]]] = {}
-    for trial in trials:
-        few = replace(trial, held_out=_few(trial.held_out))
+    for experiment in experiments:
+        few = replace(experiment, held_out=_few(experiment.held_out))
         for name, baseline in BASELINES.items():
             with one_blas_thread():
                 parts = baseline(few) or ()
@@ -267,7 +269,7 @@ def _few(held_out: HeldOut) -> HeldOut:
 
 def class_folds(
     model: SADIH, learned: RowSample, fresh: RowSample, n_folds: int, max_queries: int | None
-) -> list[Trial]:
+) -> list[Experiment]:
     """Learn without a part of the classes, each part in turn; a part has two classes or more."""
     classes = np.intersect1d(learned.labels, fresh.labels)
     parts = min(n_folds, len(classes) // 2)
@@ -281,5 +283,5 @@ def class_folds(
         sister = clone(model).set_params(random_state=model.seed_)
         sister.fit(known.features, known.labels, progress=nobody)
         asked = max(1, max_queries // parts) if max_queries else None
-        found.append(Trial(sister, known, HeldOut.of(rows, asked)))
+        found.append(Experiment(sister, known, HeldOut.of(rows, asked)))
     return found
