@@ -61,6 +61,9 @@ class Sample:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def __repr__(self) -> str:
+        return f"<Sample of {len(self)} rows of {self.features.shape[1]} features>"
+
     def merge(self, other: Sample, mine: Ints, theirs: Ints) -> Sample:
         """The sample of both; group k becomes ``mine[k]`` here and ``theirs[k]`` there."""
         keys = np.concatenate([self.keys, other.keys])

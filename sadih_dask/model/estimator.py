@@ -108,7 +108,7 @@ class SADIH(
     openness : float from 0 to 1, or "auto"
         From "the classes I know" to "whatever comes": how much a row's code owes to where it lies
         among all rows, whichever its class, beside the codes of the known classes. "auto" leaves
-        out classes as well as rows, and gives up .01 of mean average precision at most for known
+        out classes as well as rows, and gives up .005 of mean average precision at most for known
         classes. Not for the paper's encoders.
     similarity : {"shared-label", "cosine"}, default="shared-label"
         Rows are similar when they share a label, or by the cosine of their label sets.

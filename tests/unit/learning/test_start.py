@@ -9,6 +9,7 @@ from sadih_dask.learning.problem import Problem
 from sadih_dask.learning.start import (
     PREDICTABILITY,
     TEMPERATURE,
+    distinct,
     random_codes,
     separated_codes,
     spectral_codes,
@@ -156,3 +157,20 @@ def test_spectral_codes_tell_dissimilar_groups_apart() -> None:
     problem = pose(n_bits=16, n=200, d=8, c=6)
     codes = spectral_codes(problem, np.random.default_rng(0))
     assert len(np.unique(codes, axis=1).T) == 6
+
+
+@pytest.mark.parametrize(("n_bits", "n_groups"), [(4, 16), (5, 17), (12, 300), (64, 40)])
+def test_no_two_classes_share_a_code_where_the_length_allows(n_bits: int, n_groups: int) -> None:
+    rng = np.random.default_rng(0)
+    B = np.where(rng.random((n_bits, n_groups)) < 0.5, 1.0, -1.0)
+    B[:, n_groups // 2 :] = B[:, : n_groups - n_groups // 2]
+    found = distinct(B, rng)
+    assert len(np.unique(found, axis=1).T) == n_groups
+    assert set(np.unique(found)) == {-1.0, 1.0}
+    _, first = np.unique(B, axis=1, return_index=True)
+    np.testing.assert_array_equal(found[:, first], B[:, first])
+
+
+def test_too_few_codes_for_all_classes_stay_as_they_are() -> None:
+    B = np.ones((3, 9))
+    assert distinct(B, np.random.default_rng(0)) is B

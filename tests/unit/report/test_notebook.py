@@ -57,7 +57,7 @@ def card(text: str) -> Tags:
 
 def test_a_fitted_model_shows_its_codes_and_what_was_changed() -> None:
     found = card(html(digits().model))
-    for expected in ("SADIH", "1,437", "anchors=300", "label groups", "ridge"):
+    for expected in ("SADIH", "1,437", "anchors=300", "label groups", "posterior"):
         assert expected in found.text
     assert found.names.count("svg") == 1
     assert found.names.count("text") == 10  # the class beside each code
@@ -219,9 +219,10 @@ def test_no_plain_repr_shows_arrays() -> None:
     model = digits().model
     for thing, expected in {
         model.statistics_: "<Statistics of 1437 rows: 300 features, 10 label groups of 10 classes>",
+        model.statistics_.sample: "<Sample of 1437 rows of 300 features>",
         model.trace_: "<Trace of 8 starts, number ",
         Trace((), 0, 0): "<Trace without records>",
-        model.hash_function_: "<HashFunction: 300 anchor features to 64 bits>",
+        model.hash_function_: "<HashFunction: 300 anchor features to 64 bits, mixing",
         model.hash_function_.anchor_map: "<AnchorMap: 300 anchors of 64 features, sigma ",
     }.items():
         assert repr(thing).startswith(expected)
