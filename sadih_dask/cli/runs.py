@@ -201,7 +201,11 @@ def runs_command(directory: str, as_json: bool) -> None:
     )
     for record in records:
         star = "*" if record["id"] == latest else " "
-        echo(f"{star} {record['id']:<{width}}  {_line(record)}")
+        try:
+            line = _line(record)
+        except (TypeError, KeyError, ValueError, AttributeError):  # forged: its checksum fits
+            line = "damaged: its record is not that of a run"
+        echo(f"{star} {record['id']:<{width}}  {line}")
 
 
 def _line(record: Mapping[str, Any]) -> str:

@@ -108,7 +108,8 @@ class LookUpLabels:
         """Codes of learned classes for the labels of a store, which meet by name."""
         check_labelled(store)
         own, columns = classes_of(store), store.shape("labels")[1:]
-        numbering = None if own is None and columns else renumbering(classes, own)
+        by_place = bool(columns) and (own is None or classes.are_places)
+        numbering = None if by_place else renumbering(classes, own)
         return cls(groups, label_codes, numbering)
 
     def __call__(self, labels: Array, first_row: int) -> Bytes:

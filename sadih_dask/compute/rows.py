@@ -285,17 +285,22 @@ def open_labels(database: Any, queries: Any) -> tuple[Labels, ArrayLabels]:
         asked = labels_as(classes_of(database), columns, queries)
         return StoreLabels(database), asked
     stored = Targets.of(database)
-    asked = labels_as(stored.vocabulary, stored.labels.shape[1:], queries)
+    asked = labels_as(stored.vocabulary, stored.labels.shape[1:], queries, tags=stored.tags)
     return ArrayLabels(*group_rows(stored.labels)), asked
 
 
 def labels_as(
-    known: Vocabulary | None, columns: tuple[int, ...], labels: FeatureStore | Any
+    known: Vocabulary | None,
+    columns: tuple[int, ...],
+    labels: FeatureStore | Any,
+    *,
+    tags: bool = False,
 ) -> ArrayLabels:
     """Labels, of a store or an array, in the numbering of known classes.
 
     ``columns`` are those of multi-hot labels, () for one class a row. Classes that are not known
-    get numbers of their own.
+    get numbers of their own. Columns that have names meet those that have none by their place,
+    unless they are ``tags`` that were found.
     """
     if isinstance(labels, FeatureStore):
         check_labelled(labels)
@@ -304,6 +309,11 @@ def labels_as(
         given = Targets.of(labels)
     form = given.labels.shape[1:]
     by_place = len(columns) == 1 and None in (known, given.vocabulary)
+    if by_place and (tags or given.tags):
+        raise LabelError(
+            "one side has tags and the other columns without names, which cannot be compared; name "
+            "the columns, for example with a pandas.DataFrame"
+        )
     if len(form) != len(columns) or (by_place and form != columns):
         raise LabelError(
             f"labels of database rows have shape {columns} and those of queries {form}; both "

@@ -58,6 +58,13 @@ class Vocabulary:
         return self.values.dtype.kind in "SU"
 
     @property
+    def are_places(self) -> bool:
+        """Whether classes are their own numbers, as columns without names are."""
+        return self.values.dtype.kind in "iu" and np.array_equal(
+            self.values, np.arange(len(self.values))
+        )
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every class as text."""
         return tuple(_as_text(self.values).tolist())
@@ -123,10 +130,12 @@ class Targets:
 
     labels      (n,) places in the vocabulary, or multi-hot rows (n, c), dense or sparse in rows
     vocabulary  None: columns without names, which stand for themselves
+    tags        whether columns are those of tags that were found, and mean nothing by their place
     """
 
     labels: Any
     vocabulary: Vocabulary | None
+    tags: bool = False
 
     @classmethod
     def of(cls, y: Any, first_row: int = 0) -> Targets:
@@ -359,4 +368,5 @@ def _of_tags(rows: list[Any], first_row: int) -> Targets:
     numbers, vocabulary = _distinct(flat)
     indptr = np.cumsum([0, *map(len, sets)])
     shape = len(sets), len(vocabulary)
-    return Targets(sp.csr_array((np.ones(len(flat), np.uint8), numbers, indptr), shape), vocabulary)
+    matrix = sp.csr_array((np.ones(len(flat), np.uint8), numbers, indptr), shape)
+    return Targets(matrix, vocabulary, tags=True)

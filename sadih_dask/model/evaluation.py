@@ -158,7 +158,9 @@ class AskedRows:
 
         held = ArrayLabels(model.groups_, np.arange(len(model.groups_)))
         columns = (len(model.classes_),) if model.multi_label_ else ()
-        asked = labels_as(Vocabulary(model.classes_), columns, query_labels)
+        classes = Vocabulary(model.classes_)
+        by_place = model.multi_label_ and classes.are_places
+        asked = labels_as(None if by_place else classes, columns, query_labels)
         label_codes = DatabaseCodes.in_memory(model.label_codes_, n_bits)
         found: dict[str, Evaluation] = {}
         with reporting(nobody):  # it takes no time beside the rows of a database

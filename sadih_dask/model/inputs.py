@@ -87,7 +87,10 @@ def open_rows(
             raise LabelError(f"{X.url} holds its own labels; pass no y beside it")
         check_width(model, X, reset=reset)
         stored = StoreRows.of(X, first)
-        opened = Opened(stored, classes_of(X), stored.label_columns is not None)
+        named, multi_label = classes_of(X), stored.label_columns is not None
+        if multi_label and not reset and Vocabulary(model.classes_).are_places:
+            named = None  # the model knows columns by their place
+        opened = Opened(stored, named, multi_label)
     elif is_lazy(X):
         check_width(model, X, reset=reset, names=names)
         opened = _open_lazily(model, X, y, within)

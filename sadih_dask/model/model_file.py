@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -188,6 +189,14 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
     )
 
 
+def _check_text(array: Array) -> None:
+    """Refuse numbers that are no letters: whoever looks at them crashes the interpreter's check."""
+    if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
+        letters = np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)
+        if np.ascontiguousarray(array).reshape(-1).view(letters).max() > sys.maxunicode:
+            raise ValueError("classes are not text")
+
+
 def _check_dtypes(arrays: dict[str, Array]) -> None:
     """Refuse arrays of another kind than :func:`write_model` writes."""
     whole = ("groups.indptr", "groups.indices", "statistics.counts")
@@ -195,6 +204,7 @@ def _check_dtypes(arrays: dict[str, Array]) -> None:
         if name.startswith("sample."):  # `Sample.from_arrays` looks at them
             continue
         if name == "classes":
+            _check_text(array)
             fits, wanted = array.dtype.kind in "biufSU" and array.ndim == 1, "a list of classes"
         else:
             kind = np.uint8 if name == "label_codes" else np.int64 if name in whole else np.float64
@@ -230,6 +240,8 @@ def _check_shapes(model: Model) -> None:
     for name, (found, wanted) in expected.items():
         if found != wanted:
             raise ValueError(f"{name} has shape {found}, expected {wanted}")
+    if (spare := function.n_bits % 8) and (model.label_codes[:, -1] >> spare).any():
+        raise ValueError(f"label_codes have bits beyond their {function.n_bits}")
     if groups.indptr[0] != 0 or np.any(np.diff(groups.indptr) <= 0):
         raise ValueError("groups.indptr does not ascend from 0")
     if groups.indices.size and not 0 <= groups.indices.min() <= groups.indices.max() < len(

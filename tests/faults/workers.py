@@ -182,7 +182,7 @@ class Disturbed:
     def run(self, disturbance: Disturbance) -> None:
         """Do the stage once, from its start, while workers are killed."""
         self._begin()
-        began = time.monotonic()
+        began, before = time.monotonic(), self.killed.total()
         for _ in range(REPEATS):
             child = self._forks.start(*self._words, tally=self._folder / TALLY)
             try:
@@ -200,7 +200,7 @@ class Disturbed:
         assert self._job.digest(self._stage, ended.said) == self.expected, "another result"
         self.seconds.append(seconds)
         self.shares.append(len(self._tally("read ")) / max(1, self._reads))
-        self.read_again += self._finished_rows_read()
+        self.read_again += self._finished_rows_read(self.killed.total() - before)
 
     def _begin(self) -> None:
         """Undo the stage, and forget what was read."""
@@ -253,8 +253,12 @@ class Disturbed:
         lines = (self._folder / TALLY).read_text().splitlines()
         return [line for line in lines if line.startswith(start)]
 
-    def _finished_rows_read(self) -> int:
-        """Rows read, chunk by chunk, after what they come to had got its name."""
+    def _finished_rows_read(self, kills: int) -> int:
+        """Rows read, chunk by chunk, after what they come to had got its name.
+
+        A worker that is killed just after it has written a block of codes could not say so: one
+        block for every kill is not counted.
+        """
         if self._stage not in ("fit", "encode", "tune", "run"):
             return 0
         store = self._job.outputs["ingest"]
@@ -264,19 +268,21 @@ class Disturbed:
             store, codes = directory / "database.zarr", directory / "latest/codes.zarr"
         size = self._job.size.chunk_rows
         step = CodeStore.open(codes).chunk_rows if codes.exists() else 0
-        finished: set[int] = set()
-        found = 0
+        parts: set[int] = set()
+        blocks: set[int] = set()
+        scanned = hashed = 0
         for line in self._tally():
             if part := re.fullmatch(r"name .*/scan-\w+-(\d+)-(\d+)\.part", line):
-                finished.update(range(int(part[1]) // size, int(part[2]) // size))
+                parts.update(range(int(part[1]) // size, int(part[2]) // size))
             elif block := re.fullmatch(r"name .*/codes/c\.(\d+)\.0", line):
                 first = int(block[1]) * step // size
-                finished.update(range(first, first + step // size))
+                blocks.update(range(first, first + step // size))
             elif line.startswith("name ") and line.endswith(".sadih"):
-                finished.clear()  # the scan is over; the next stage reads all rows
+                parts.clear()  # the scan is over; the next stage reads all rows
             elif read := re.fullmatch(rf"read {re.escape(str(store))}/\S+ features (\d+)", line):
-                found += size * (int(read[1]) in finished)
-        return found
+                scanned += size * (int(read[1]) in parts)
+                hashed += size * (int(read[1]) in blocks)
+        return scanned + max(0, hashed - kills * step)
 
 
 def _signal(pid: int, which: int) -> None:

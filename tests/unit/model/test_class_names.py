@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from sadih_dask import SADIH, FeatureStore
+from sadih_dask import SADIH, FeatureStore, evaluate
 from sadih_dask.errors import LabelError
 from sadih_dask.files.archive import read_archive, write_archive
+from sadih_dask.model.evaluation import evaluate_model
 from sadih_dask.model.model_file import KIND, VERSION
 from tests.support.datasets import blobs, tagged_blobs
 from tests.support.models import QUICK, same_bits
@@ -214,6 +215,26 @@ def test_stores_take_tags(tmp_path: Path) -> None:
     assert store.read("labels", len(X)).tolist() == [[1, 0, 0, 1]]
     with pytest.raises(LabelError, match=r"label 'fox' is none of the 4 classes"):
         store.append(X[:1], [["fox"]])
+
+
+def test_columns_without_names_meet_those_of_a_store_by_place(tmp_path: Path) -> None:
+    store = FeatureStore.create(tmp_path / "s", X, FRAME)
+    nameless, named = model().fit(X, MATRIX), model().fit(store)
+    for one in (nameless, named):
+        found = evaluate_model(one, store).learned.map
+        assert found == evaluate_model(one, (X, MATRIX)).learned.map
+        assert found == evaluate_model(named, (X, TAGS)).learned.map
+        codes = one.encode(store, tmp_path / f"c-{one is named}", learned=True)
+        np.testing.assert_array_equal(codes.read("codes"), one.learned_codes(MATRIX))
+        one.partial_fit(store).forget(store)
+    assert nameless.classes_.tolist() == [0, 1, 2, 3]
+    assert named.classes_.tolist() == FRAME.columns.tolist()
+    with pytest.raises(LabelError, match="tags and the other columns without names"):
+        evaluate_model(nameless, (X, TAGS))
+    with pytest.raises(LabelError, match="tags and the other columns without names"):
+        evaluate(named.transform(X), named.transform(X), TAGS, MATRIX)
+    with pytest.raises(LabelError, match=r"names or class numbers throughout"):
+        nameless.partial_fit(X, TAGS)
 
 
 def test_names_in_the_order_that_is_given(tmp_path: Path) -> None:

@@ -207,6 +207,23 @@ def test_a_member_that_is_not_the_array_it_should_be(path: Path, case: str, memb
         tracemalloc.stop()
 
 
+def test_classes_that_are_no_text(path: Path) -> None:
+    meta, arrays = read_archive(path, KIND, VERSION)
+    n_classes = len(arrays["classes"])
+    arrays["classes"] = np.full(n_classes, 2**31, np.uint32).view("U1")
+    write_archive(path, KIND, VERSION, meta, arrays)
+    with pytest.raises(FormatError, match="classes are not text"):
+        SADIH.load(path)
+
+
+def test_codes_with_more_bits_than_they_have(path: Path) -> None:
+    meta, arrays = read_archive(path, KIND, VERSION)
+    arrays["label_codes"][0, -1] |= 1 << 3
+    write_archive(path, KIND, VERSION, meta, arrays)
+    with pytest.raises(FormatError, match="label_codes have bits beyond their 3"):
+        SADIH.load(path)
+
+
 def test_groups_that_point_outside(path: Path) -> None:
     whole = members_of(path)
     for member, value, message in [
