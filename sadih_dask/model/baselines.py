@@ -47,6 +47,8 @@ BASELINE_QUERIES = 1000
 """Rows that baselines look up: they sort all rows for each."""
 BLOCK_PAIRS = 2**22
 ROTATIONS = 50
+SHRINKAGE = 0.1
+"""Of the classifier's covariance: singular ones would need it, others hardly mind."""
 CENTROID_ROWS = 39
 """Rows for each of 256 centroids that FAISS asks for."""
 
@@ -73,7 +75,7 @@ class RowSample:
                 labels = labels.astype(str) if known is None else np.array(known.names)[labels]
             return cls(read.take("features", chosen), labels)
         features, given = np.asarray(in_memory(rows[0])), as_targets(in_memory(rows[1]))
-        chosen = sample_rows(len(features), size, 1, rng)
+        chosen = np.sort(rng.permutation(len(features))[:size])
         labels = given.labels[chosen]
         return cls(
             features[chosen], labels if given.multi_label else np.array(given.classes.names)[labels]
@@ -191,7 +193,7 @@ def one_code_per_class(experiment: Experiment) -> list[Histograms] | None:
     """A linear classifier; rows carry a random code of the class that it takes them for."""
     if experiment.learned is None or not experiment.learned.single_label:
         return None
-    classifier = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
+    classifier = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=SHRINKAGE)
     classifier.fit(experiment.learned.features, experiment.learned.labels)
     rng = generator(experiment.model.seed_, "baselines")
     codes = pack(rng.standard_normal((len(classifier.classes_), experiment.n_bits)))

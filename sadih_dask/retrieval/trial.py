@@ -19,14 +19,17 @@ from sadih_dask.learning.open_world import open_encoder
 from sadih_dask.learning.randomness import generator
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.retrieval.codes import pack
-from sadih_dask.retrieval.histograms import Histograms, group_histograms, hamming_histograms
+from sadih_dask.retrieval.histograms import group_histograms, histograms_within
 from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.types import EncoderKind, Floats, Ints
 
 SHARPNESS_GRID = (1.0, 2.0, 4.0, 16.0)
 OPENNESS_GRID = (0.0, 0.3, 0.6, 1.0)
-LEARNED_LOSS = 0.005
-"""What the other protocols may cost in mean average precision of *learned*, at most."""
+MOST_LOST = 0.005
+"""What classes to come may cost in mean average precision of *learned* and of *fresh*, at most."""
+MORE_ERRORS = 0.1
+"""And as a share of what these lack to 1: rows that differ from the sample err more, in proportion.
+"""
 CLASS_FOLDS = 3
 LEAST_CLASSES = 6
 """Classes from which on some are left out whole: two in each fold."""
@@ -77,7 +80,8 @@ class Trial:
     ) -> Choice:
         """The best of some ways to hash with given codes (l, g).
 
-        By the mean of the protocols that can be measured, of those which lose little in *learned*.
+        By the mean of the protocols that can be measured, of those which lose little in *learned*
+        and in *fresh*.
         """
         known = _Rows(self, self.parts, codes, any(opennesses))
         folds: list[HeldOut] = []
@@ -94,12 +98,10 @@ class Trial:
                 parts = zip(np.split(hashed, cuts), folds, strict=True)
                 found.append(_mean([self._fresh(part, fold.group) for part, fold in parts]))
             tried.append(Choice(sharpness, openness, reach, tuple(found)))
-        best = max(choice.qualities[0] for choice in tried)
-        return max(
-            (choice for choice in tried if choice.qualities[0] >= best - LEARNED_LOSS),
-            key=lambda choice: _mean(choice.qualities),
-            default=tried[0],
-        )
+        best = np.nanmax([choice.qualities[:2] for choice in tried], axis=0)
+        least = best - np.minimum(MOST_LOST, MORE_ERRORS * (1.0 - best))
+        good = [choice for choice in tried if not np.any(choice.qualities[:2] < least)]
+        return max(good or tried, key=lambda choice: _mean(choice.qualities))
 
     @property
     def _has_classes_to_spare(self) -> bool:
@@ -114,12 +116,10 @@ class Trial:
 
     def _fresh(self, hashed: Floats, group: Ints) -> float:
         """Some rows, evenly, are looked up among all others."""
-        groups, packed, step = self.statistics.groups, pack(hashed), 1 + len(group) // FRESH_QUERIES
-        asked, held = (groups, group[::step]), (groups, group)
-        found = hamming_histograms(packed[::step], asked, packed, held, hashed.shape[1])
-        itself = np.zeros_like(found.total)
-        itself[:, 0] = 1
-        return mean_average_precision(Histograms(found.relevant - itself, found.total - itself))
+        some = np.arange(0, len(group), 1 + len(group) // FRESH_QUERIES)
+        held = self.statistics.groups, group
+        found = histograms_within(pack(hashed), held, some, hashed.shape[1])
+        return mean_average_precision(found)
 
 
 class _Rows:

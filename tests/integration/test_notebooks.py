@@ -146,19 +146,21 @@ def _explore_measures_what_is_known_of_the_digits(found: Ran) -> None:
     lengths = found.table("lengths")
     assert list(lengths) == ["4 bits", "8 bits", "16 bits", "32 bits", "64 bits"]
     maps = {name: row[0] for name, row in lengths.items()}
-    assert all(0.6 < value < 0.99 for row in lengths.values() for value in row)
-    assert maps["4 bits"] + 0.03 < maps["16 bits"]  # four bits cannot hold ten classes well
+    known = [row[0:5:2] for row in lengths.values()]  # MAP learned, encoded and fresh
+    assert all(0.6 < value < 0.995 for row in known for value in row)
+    assert all(0.4 < row[6] < 0.9 for row in lengths.values())  # of classes never seen
+    assert maps["4 bits"] < max(maps.values())
     assert min(maps["16 bits"], maps["32 bits"], maps["64 bits"]) > 0.93
-    encoders = {name: row[2] for name, row in found.table("encoders").items()}
+    encoders = {name: row[4] for name, row in found.table("encoders").items()}
     assert encoders["ridge"] > encoders["orthogonal"] > encoders["lemma"] > 0.5
-    assert found.table("one")["MAP"] == [lengths["16 bits"][0], lengths["16 bits"][2]]
+    assert found.table("one")["MAP"] == lengths["16 bits"][0::2]
 
 
 def _explore_draws_what_was_measured(found: Ran) -> None:
     for cell, lines, points in (
-        ("map", 2, 5),
-        ("precision-recall", 10, 20),
-        ("encoders-curves", 8, 20),
+        ("map", 4, 5),
+        ("precision-recall", 20, 20),
+        ("encoders-curves", 16, 20),
     ):
         drawn = groups(found.figure(cell), r".*curve-\d-\d")
         assert len(drawn) == lines
@@ -223,4 +225,4 @@ def test_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "search": "Neighbours",
     }
     assert {cell: found.card(cell) for cell in cards} == cards
-    assert all(0.5 < value <= 1 for value in found.table("evaluate")["MAP"])
+    assert all(0.5 < value <= 1 for value in found.table("evaluate")["MAP"][:3])
