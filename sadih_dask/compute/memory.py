@@ -29,6 +29,7 @@ from sadih_dask.learning.problem import MAX_GROUPS
 from sadih_dask.learning.sample import KEPT_ROWS, USED_ROWS
 from sadih_dask.learning.statistics import MERGE_FAN_IN, compute_dtype
 from sadih_dask.retrieval.histograms import BLOCK_PAIRS
+from sadih_dask.retrieval.trial import FRESH_QUERIES
 from sadih_dask.types import Ints
 
 logger = logging.getLogger(__name__)
@@ -183,7 +184,7 @@ def _solve_bytes(shape: ScanShape) -> int:
         + 4 * scores
         + 8 * groups * groups  # their scores, and matrices of the groups
         + OPEN_COPIES * left_out * shape.n_bits  # their codes
-        + PAIR_COPIES * min(judged * max(groups, left_out), BLOCK_PAIRS)
+        + PAIR_COPIES * min(max(judged * groups, FRESH_QUERIES * left_out, queries**2), BLOCK_PAIRS)
         + RANKING_COPIES * judged * (shape.n_bits + 1)
     )
     return SOLVE_COPIES * shape.statistics + 8 * numbers

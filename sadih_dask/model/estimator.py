@@ -253,6 +253,9 @@ class SADIH(
     def forget(self, X: Any, y: Any = None) -> Self:
         """Take labelled rows out again: the same model as a fit without them.
 
+        Where a fifth of the rows or more go, fewer sampled ones are left to choose by, so that
+        choices may differ from those of that fit.
+
         The rows must be among those that were learned from, of which only sums are known. Rows
         that never were are refused where that shows: more rows of a label set than there are, or
         features that leave sums behind which no rows could have. Others go unnoticed, and the

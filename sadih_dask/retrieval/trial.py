@@ -98,7 +98,7 @@ class Trial:
                 parts = zip(np.split(hashed, cuts), folds, strict=True)
                 found.append(_mean([self._fresh(part, fold.group) for part, fold in parts]))
             tried.append(Choice(sharpness, openness, reach, tuple(found)))
-        best = np.nanmax([choice.qualities[:2] for choice in tried], axis=0)
+        best = np.fmax.reduce([choice.qualities[:2] for choice in tried])
         least = best - np.minimum(MOST_LOST, MORE_ERRORS * (1.0 - best))
         good = [choice for choice in tried if not np.any(choice.qualities[:2] < least)]
         return max(good or tried, key=lambda choice: _mean(choice.qualities))

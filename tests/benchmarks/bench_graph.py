@@ -48,15 +48,15 @@ class Built(Exception):
     """Carries a graph out of the call that would have run it."""
 
 
-def stop(graph: Any, *_: Any) -> None:
-    """Stand in for `run`."""
-    raise Built(graph)
+def stop(graph: Any, wanted: Any, *_: Any) -> None:
+    """Stand in for `run` and for `run_each_key`."""
+    raise Built(graph, wanted)
 
 
 @contextmanager
 def not_run() -> Any:
     """Let everything be as on a cluster, up to the moment when a graph would be sent."""
-    with patch.object(tree, "run", stop):
+    with patch.object(tree, "run", stop), patch.object(tree, "run_each_key", stop):
         yield
 
 

@@ -76,8 +76,9 @@ def scan_tasks(
         patch.object(scan, "_parts", lambda *_: parts),
     ):
         graph = graph_of(lambda _: scan.scan(rows, reduction), n_rows)  # type: ignore[arg-type]
-    kinds = {scan._scan_range: "leaf", scan._merge: "merge", resume.keep: "keep"}
-    return _listed(graph, kinds, lambda task: task[3] - task[2])
+    kinds = {scan._scan_range: "leaf", scan._scan_unfinished: "leaf"}
+    kinds |= {scan._merge: "merge", scan._keep_range: "keep"}
+    return _listed(graph, kinds, lambda task: task[-2] - task[-3])
 
 
 def encode_tasks(n_rows: int, n_features: int = 512) -> list[Task]:
@@ -87,11 +88,10 @@ def encode_tasks(n_rows: int, n_features: int = 512) -> list[Task]:
     writer: Any = rows
     with not_run():
         graph = graph_of(lambda _: tree.fill(writer, encode._encode_block, None), n_rows)
-    return _listed(
-        graph,
-        {encode._encode_block: "leaf"},
-        lambda task: min(size, n_rows - task[2] * size),
-    )
+    kinds = {encode._encode_block: "leaf"}
+    leaves = _listed(graph, kinds, lambda task: min(size, n_rows - task[2] * size))
+    # The driver takes them, each when it is there; it is done with the last.
+    return [*leaves, Task("top", 0, tuple(range(len(leaves))), len(leaves))]
 
 
 def _listed(graph: Mapping[Any, Any], kinds: Mapping[Any, str], rows_of: Any) -> list[Task]:

@@ -136,7 +136,7 @@ def _check(visit: Visit, theme: str) -> None:
     assert len([u for u in visit.requests if not u.startswith("data:")]) == 1
     cards = visit.page.evaluate(CARDS)
     assert len(cards) == 8
-    assert sum(card["pictures"] for card in cards) == 6
+    assert sum(card["pictures"] for card in cards) == 8
     for card in cards:
         ink, paper = luminance(card["ink"]), luminance(card["paper"])
         assert (ink < paper) == (theme == "light"), card

@@ -128,21 +128,22 @@ def test_anchors_of_the_first_fit_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_forgetting_by_id_reverses_it(tmp_path: Path, multi_label: bool) -> None:
-    X, y = rows(6000, multi_label=multi_label, dtype="float64")
+    n_rows = OLD + OLD // 8  # the sample has a fifth more rows than are used
+    X, y = rows(n_rows, multi_label=multi_label, dtype="float64")
     store = create(tmp_path / "s", X, y, OLD)
     found = model().fit(store)
     before = found.label_codes_, found.transform(X)
-    append(store, X, y, OLD, 6000)
+    append(store, X, y, OLD, n_rows)
     found.fit(store)
     found.save(tmp_path / "m")
     found = SADIH.load(tmp_path / "m")
     with counted_reads() as counts:
-        found.forget_ids(store, [name(i) for i in range(OLD, 6000)])
+        found.forget_ids(store, [name(i) for i in range(OLD, n_rows)])
     assert min(of_features(counts)) == OLD // CHUNK
     np.testing.assert_array_equal(found.label_codes_, before[0])
     np.testing.assert_array_equal(found.transform(X), before[1])
     assert found.coverage_ is not None
-    assert found.coverage_.forgotten.tolist() == list(range(OLD, 6000))
+    assert found.coverage_.forgotten.tolist() == list(range(OLD, n_rows))
 
 
 def test_what_was_forgotten_stays_forgotten_when_rows_come(tmp_path: Path) -> None:

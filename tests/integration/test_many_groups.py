@@ -73,13 +73,13 @@ def test_operands_travel_in_the_graph_once(
     groups: LabelGroups, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graphs: list[Any] = []
-    real = running.run
+    real = running.run_each_key
 
     def spy(graph: Any, *rest: Any) -> Any:
         graphs.append(graph)
         return real(graph, *rest)
 
-    monkeypatch.setattr(tree, "run", spy)
+    monkeypatch.setattr(tree, "run_each_key", spy)
     m = np.random.default_rng(1).standard_normal((64, len(groups)))
     with Client(cluster):
         TaskedSharedLabel(groups).apply(m)

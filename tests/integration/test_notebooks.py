@@ -201,7 +201,7 @@ def _pixels(image: Any) -> np.ndarray[Any, Any]:
 
 
 def _explore_learns_and_forgets(found: Ran) -> None:
-    before = found.table("lengths")["64 bits"][0]
+    before = found.table("lengths")["64 bits"][4]
     (more, after), (fewer, then) = (
         re.findall(r"(\d+) rows, MAP (0\.\d+)", found.text(cell))[0] for cell in ("late", "forget")
     )

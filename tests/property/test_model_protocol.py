@@ -88,7 +88,7 @@ class Call:
     def _tune(self) -> None:
         grid = {"alpha": [1.0]}
         given = {name: value for name, value in PARAMETERS.items() if name != "n_bits"}
-        tune(FeatureStore.open(STORE), MODEL, given, grid, [4], 2, 2, overwrite=True)
+        tune(FeatureStore.open(STORE), MODEL, given, grid, [4], 2, 6, overwrite=True)
 
 
 class Watch:

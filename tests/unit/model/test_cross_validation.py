@@ -394,7 +394,7 @@ def test_the_plan_counts_folds_and_queries() -> None:
 def test_a_search_that_cannot_fit_is_not_started(tmp_path: Path) -> None:
     store = FeatureStore.create(tmp_path / "s", *rows(4000, 256), chunk_rows=500)
     wanted = search(model(block_rows=512), n_folds=20)
-    with dask.config.set({"num_workers": 2, "sadih.memory-limit": "300 MiB"}):
+    with dask.config.set({"num_workers": 2, "sadih.memory-limit": "500 MiB"}):
         model(block_rows=512).fit(store)
         with counted_reads() as counts, pytest.raises(MemoryPlanError, match="fewer folds"):
             wanted.fit(store)

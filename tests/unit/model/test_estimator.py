@@ -149,17 +149,19 @@ def test_any_number_of_bits(n_bits: int) -> None:
     np.testing.assert_array_equal(distances(codes, model.label_codes_), naive)
 
 
-def test_score_is_mean_average_precision_over_the_rows_learned_from() -> None:
+def test_score_is_mean_average_precision_of_rows_among_the_others() -> None:
     X, Y = tagged_blobs()
     model = fitted(X, Y, 3)
-    distance = distances(model.transform(X), model.learned_codes(Y))
-    relevant = Y @ Y.T > 0
+    codes = model.transform(X)
+    others = ~np.eye(len(X), dtype=bool)
+    distance = distances(codes, codes)[others].reshape(len(X), -1)
+    relevant = (Y @ Y.T > 0)[others].reshape(len(X), -1)
     rng = np.random.default_rng(0)
     values = []
     for _ in range(100):
         order = np.argsort(distance + rng.random(distance.shape), axis=1)  # breaks ties at random
         hits = np.take_along_axis(relevant, order, axis=1)
-        precision = np.cumsum(hits, axis=1) / np.arange(1, 61)
+        precision = np.cumsum(hits, axis=1) / np.arange(1, 60)
         values.append(np.mean((precision * hits).sum(axis=1) / hits.sum(axis=1)))
     assert np.std(values) > 0
     assert model.score(X, Y) == pytest.approx(np.mean(values), abs=4 * np.std(values) / 10)
@@ -262,8 +264,10 @@ def test_codes_do_not_depend_on_block_rows(anchors: int | None, block_rows: int)
 def test_features_of_any_number_type(dtype: type, anchors: int | None) -> None:
     X, y = blobs(200)
     features = X > 0 if dtype is bool else np.clip(X * 8 + 60, 0, 255).astype(dtype)
-    model = fitted(features, y, anchors=anchors)
-    expected = fitted(features.astype(np.float64), y, anchors=anchors)
+    # What is chosen may turn on rounding where two choices are as good.
+    fixed = {"ridge": 1e-3, "sharpness": 2.0, "openness": 0.0, "anchors": anchors}
+    model = fitted(features, y, **fixed)
+    expected = fitted(features.astype(np.float64), y, **fixed)
     np.testing.assert_array_equal(model.label_codes_, expected.label_codes_)
     differing = unpack(model.transform(features) ^ expected.transform(features), 16)
     assert differing.mean() < 1e-3  # scores near zero, within float32 rounding
