@@ -6,11 +6,17 @@ BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 ORCHESTRATORS := .venv-orchestrators
 
+# Processes that tests start, hundreds of them, find modules compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Many tests wait for other processes: two at a time for every core.
+AT_ONCE ?= $(shell expr 2 '*' $$(nproc 2>/dev/null || echo 1))
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test orchestrators system bench faults lint types clean
+.PHONY: help demo test docs orchestrators system image-test bench faults lint types clean
 
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"sadih_dask needs Python 3.11 or newer; {sys.executable} is {v.major}.{v.minor}. Try: make PYTHON=python3.12 ...")'
@@ -25,8 +31,12 @@ $(READY): $(BASE)
 demo: $(BASE) ## Hash scikit-learn's handwritten digits, measure retrieval, write a report
 	$(BIN)/sadih run pipelines/digits.toml
 
+docs: $(BASE) ## Build the guide and the API reference: build/docs/index.html
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/mkdocs build --quiet --config-file pipelines/docs/mkdocs.yml
+
 test: lint types system ## Lint, check types and run every test
-	$(BIN)/python -m pytest -n auto --ignore=tests/orchestrators --ignore=tests/deploy
+	$(BIN)/python -m pytest -n $(AT_ONCE) --dist worksteal --ignore=tests/orchestrators --ignore=tests/deploy
 	$(BIN)/python -m pytest tests/deploy
 	$(MAKE) --no-print-directory orchestrators
 
@@ -52,6 +62,9 @@ system:
 	  echo $$missing; \
 	fi
 
+image-test: $(READY) ## Build the image and run it in every role; root, buildah and debootstrap needed
+	SADIH_IMAGE_TEST=$(CURDIR)/.image $(BIN)/python -m pytest tests/deploy/test_deploy_image.py
+
 bench: $(READY) ## Speed and memory beside a bare floor and other libraries; about five minutes
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m tests.benchmarks.bench_storage_read
@@ -70,4 +83,4 @@ types: $(READY) ## Strict type check
 	$(BIN)/mypy
 
 clean: ## Remove the environment and caches
-	rm -rf $(VENV) $(ORCHESTRATORS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) $(ORCHESTRATORS) .image .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -17,24 +17,35 @@ if TYPE_CHECKING:
     from sadih_dask.compute.evaluate import evaluate
     from sadih_dask.compute.search import search
     from sadih_dask.model.cross_validation import SADIHCV
-    from sadih_dask.model.estimator import SADIH
     from sadih_dask.model.evaluation import evaluate_model
+    from sadih_dask.model.methods import load_model
+    from sadih_dask.model.methods.sadih import SADIH
     from sadih_dask.stores import CodeStore, FeatureStore
 
-__all__ = ["SADIH", "SADIHCV", "CodeStore", "FeatureStore", "evaluate", "evaluate_model", "search"]
+__all__ = [
+    "SADIH",
+    "SADIHCV",
+    "CodeStore",
+    "FeatureStore",
+    "evaluate",
+    "evaluate_model",
+    "load_model",
+    "search",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
-    "SADIH": "sadih_dask.model.estimator",
+    "SADIH": "sadih_dask.model.methods.sadih",
     "SADIHCV": "sadih_dask.model.cross_validation",
     "CodeStore": "sadih_dask.stores",
     "FeatureStore": "sadih_dask.stores",
     "evaluate": "sadih_dask.compute.evaluate",
     "evaluate_model": "sadih_dask.model.evaluation",
+    "load_model": "sadih_dask.model.methods",
     "search": "sadih_dask.compute.search",
 }
 _CARDS = {
-    "sadih_dask.model.estimator": ["SADIH"],
+    "sadih_dask.model.estimator": ["Hasher"],
     "sadih_dask.learning.statistics": ["Statistics"],
     "sadih_dask.learning.objective": ["Trace"],
     "sadih_dask.retrieval.evaluation": ["Evaluation", "Protocols"],

@@ -91,6 +91,10 @@ class LabelError(InputError):
     """Labels that are missing, unknown, or do not fit the rows."""
 
 
+class Advice(SadihError, UserWarning):
+    """Input that can be used, and that probably does not mean what it says: no error, a remark."""
+
+
 class NonFiniteError(InputError):
     """A NaN or an infinity where a number was expected."""
 
@@ -152,6 +156,7 @@ _EXTRAS = {
     "matplotlib": "report",
     "pyarrow": "ingest",
     "s3fs": "s3",
+    "usearch": "usearch",
     "xarray": "xarray",
 }
 """The extra of this package that brings an optional library."""

@@ -23,6 +23,6 @@ esac
 case "${2:-} $*" in
   "worker "*--no-nanny*) ;;
   "worker "*)
-    set -- "$@" --preload-nanny=sadih_dask.cluster.retire ;; # told to end, it hands over
+    set -- "$@" --preload-nanny=sadih_dask.cluster.nanny ;; # see there
 esac
 exec "$@"

@@ -17,7 +17,7 @@ from airflow.sdk import DAG, BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 
 from pipelines.orchestrators.command import RunFailed, SadihRun
-from pipelines.orchestrators.record import headline
+from pipelines.orchestrators.record import headline, warnings
 
 
 class SadihRunOperator(BaseOperator):
@@ -43,6 +43,8 @@ class SadihRunOperator(BaseOperator):
         except RunFailed as error:
             context["ti"].xcom_push("failed", error.record)
             raise AirflowFailException(str(error)) from error
+        for line in warnings(record):
+            self.log.warning(line)
         self.log.info(headline(record))
         return record
 

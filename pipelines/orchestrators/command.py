@@ -30,6 +30,8 @@ _MEANINGS = {
     130: "interrupted",
 }
 _REPEATABLE = {4, 5, 130}
+_DONE = {0, 6}
+"""6: files that cannot be read were skipped; the record names them, and all else is done."""
 
 
 class RunError(RuntimeError):
@@ -64,6 +66,7 @@ class SadihRun:
     def run(self, log: Callable[[str], object]) -> dict[str, Any]:
         """Run it, hand every line that it says to ``log``, and return its record.
 
+        A run that skipped files is done: `record.warnings` says which.
         Whatever interrupts this call also stops the child, which keeps what it has finished.
         """
         last_lines: deque[str] = deque(maxlen=_LINES_OF_ERRORS)
@@ -81,7 +84,7 @@ class SadihRun:
                     raise
             output.seek(0)
             record = _record(output.read())
-        if child.returncode != 0:
+        if child.returncode not in _DONE:
             raise _error(child.returncode)(child.returncode, record, _complaint(list(last_lines)))
         return record
 

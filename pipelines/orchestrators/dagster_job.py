@@ -15,7 +15,7 @@ from typing import Any
 import dagster as dg
 
 from pipelines.orchestrators.command import RunFailed, SadihRun
-from pipelines.orchestrators.record import headline, measures, report_address, stage_rows
+from pipelines.orchestrators.record import headline, measures, report_address, stage_rows, warnings
 
 
 class Pipeline(dg.Config):
@@ -39,6 +39,8 @@ def sadih_run(context: dg.OpExecutionContext, config: Pipeline) -> None:
         record = SadihRun(config.config, config.settings).run(context.log.info)
     except RunFailed as error:
         raise dg.Failure(str(error), _metadata(error.record), allow_retries=False) from error
+    for line in warnings(record):
+        context.log.warning(line)
     context.log_event(
         dg.AssetMaterialization(
             ["sadih", PurePath(config.config).stem],

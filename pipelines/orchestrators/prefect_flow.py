@@ -21,7 +21,7 @@ from prefect.states import Completed
 from prefect.tasks import Task
 
 from pipelines.orchestrators.command import Repeatable, RunError, SadihRun
-from pipelines.orchestrators.record import headline, markdown, stage_rows
+from pipelines.orchestrators.record import headline, markdown, stage_rows, warnings
 
 
 def _may_help(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ARG001
@@ -31,7 +31,11 @@ def _may_help(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> boo
 @task(name="sadih run", retry_condition_fn=_may_help, cache_policy=NO_CACHE, persist_result=False)
 def call(config: str, settings: Sequence[str]) -> dict[str, Any]:
     """Call the command; its lines are this task's log."""
-    return SadihRun(config, settings).run(get_run_logger().info)
+    logger = get_run_logger()
+    record = SadihRun(config, settings).run(logger.info)
+    for line in warnings(record):
+        logger.warning(line)
+    return record
 
 
 @flow(name="sadih-run", persist_result=False)

@@ -15,7 +15,13 @@ def headline(record: Record) -> str:
     did = f"did {', '.join(done)}" if done else "all stages are current"
     text = f"{record.get('outcome', 'not begun')}: {did}, {record.get('seconds', 0):.1f} s"
     reasons = (record.get("gate") or {}).get("reasons", [])
-    return "; ".join([text, *reasons])
+    skipped = [f"{n} skipped, see the log"] if (n := len(warnings(record))) else []
+    return "; ".join([text, *reasons, *skipped])
+
+
+def warnings(record: Record) -> list[str]:
+    """A line for every file that could not be read, where the others were taken."""
+    return [f"skipped: {reason}" for reason in (record.get("skipped") or {}).values()]
 
 
 def measures(record: Record) -> dict[str, float]:
@@ -47,6 +53,8 @@ def markdown(record: Record) -> str:
     lines += [f"Run {record['id']}", ""] if record.get("id") else []
     if (address := report_address(record)) is not None:
         lines += [f"Report: [{address}]({address})", ""]
+    if skipped := warnings(record):
+        lines += [*(f"- {line}" for line in skipped), ""]
     if found := measures(record):
         lines += ["| metric | value |", "|---|---|"]
         lines += [f"| {name} | {value:.4f} |" for name, value in found.items()]

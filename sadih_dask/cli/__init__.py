@@ -2,9 +2,9 @@
 
 Read this module first (commands by name, errors in the words of the command line, exit codes), then
 `options` (each declared once), `output`, and the modules of commands: `ingest`,
-`models` (fit, tune, evaluate), `codes` (encode, search, export), `stores` (inspect, verify) and
-`runs`. A module is imported when one of its commands is called: ``--help`` does not wait for
-numerical libraries.
+`models` (fit, tune, evaluate, compare-methods), `codes` (encode, search, export), `stores`
+(inspect, verify), `size` and `runs`. A module is imported when one of its commands is called:
+``--help`` does not wait for numerical libraries.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ _COMMANDS = {
     "restore": ("stores", "Make a former commit of a store the latest again."),
     "verify": ("stores", "Read a whole store and name every damaged chunk."),
     "fit": ("models", "Learn a model from a store, or bring one up to date."),
+    "compare-methods": ("models", "Learn by every method and tell what each reaches."),
+    "forget": ("models", "Take rows out of a model by their ids."),
     "tune": ("models", "Choose weights by cross-validation and write the best model."),
     "encode": ("codes", "Write the codes of all rows of a store."),
     "search": ("codes", "Find the nearest codes of queries."),
     "evaluate": ("models", "Measure retrieval and write figures and a report."),
-    "export": ("codes", "Write codes as an index that FAISS reads."),
+    "export": ("codes", "Write codes for FAISS, usearch, Parquet, NumPy or SQL."),
+    "size": ("size", "Say what a collection takes: time, memory, storage, requests."),
 }
 
 
@@ -53,7 +56,7 @@ class _Commands(click.Group):
             return None
         home, _ = _COMMANDS[cmd_name]
         module = import_module(f"sadih_dask.cli.{home}")
-        found: click.Command = getattr(module, f"{cmd_name}_command")
+        found: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return found
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -81,7 +84,8 @@ def main() -> NoReturn:
     """Run the command line; a wrong input or an unusable file is one line, not a traceback.
 
     Exit codes: 0 done, 1 bad data or damage, 2 wrong usage or configuration, 3 refused by the
-    quality gate, 4 the cluster failed, 5 another run is at work, 130 interrupted.
+    quality gate, 4 the cluster failed, 5 another run is at work, 6 done but for files that were
+    skipped, 130 interrupted.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as cleanly as with Ctrl-C
     try:

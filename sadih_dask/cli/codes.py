@@ -31,10 +31,10 @@ def encode_command(
 
     An interrupted run goes on when the same command is repeated.
     """
-    from sadih_dask import SADIH, FeatureStore
+    from sadih_dask import FeatureStore, load_model
     from sadih_dask.jobs.encode import encode
 
-    opened, learner = FeatureStore.open(store), SADIH.load(model)
+    opened, learner = FeatureStore.open(store), load_model(model)
     hint = "Codes that are written stay: repeat the same command to go on."
     with options.resumable(hint), running.prepared(), running.bar("Encoding"):
         done = encode(learner, opened, codes, **form)
@@ -106,13 +106,13 @@ def search_command(
     """
     if radius is not None and k is not None:
         raise click.UsageError("--radius finds all within a distance; leave out --k")
-    from sadih_dask import SADIH, CodeStore
+    from sadih_dask import CodeStore, load_model
     from sadih_dask.jobs.search import check_target, look_up, open_queries, write_results
 
     if output is not None:
         check_target(output, overwrite=overwrite)
     database = CodeStore.open(codes)
-    learner = None if model is None else SADIH.load(model)
+    learner = None if model is None else load_model(model)
     with options.resumable("Nothing was written."), running.prepared():
         exact = symmetric or radius is not None
         asked = open_queries(queries, database, learner, symmetric=exact)
@@ -163,39 +163,56 @@ def _line(ids: Any, distances: Any, room: int) -> str:
 
 @click.command()
 @click.argument("codes")
-@click.argument("index", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("target", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["faiss", "usearch", "parquet", "npy", "csv"]),
+    help="[default: as TARGET ends; else faiss]",
+)
 @click.option(
     "--kind",
     type=click.Choice(["flat", "ivf", "multihash"]),
-    default="flat",
-    show_default=True,
-    help="Exact; inverted lists; several hash tables.",
+    help="Of FAISS: exact; inverted lists; several hash tables.  [default: flat]",
 )
 @click.option(
     "--lists", "n_lists", type=click.IntRange(min=1), help="Inverted lists.  [default: √n]"
 )
-@click.option("--probe", "n_probe", type=click.IntRange(min=1), default=8, show_default=True)
-@click.option("--hashes", "n_hashes", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option(
+    "--probe", "n_probe", type=click.IntRange(min=1), help="Lists that are searched.  [default: 8]"
+)
+@click.option("--hashes", "n_hashes", type=click.IntRange(min=1), help="Hash tables.  [default: 4]")
 @click.option("--hash-bits", type=click.IntRange(min=1), help="Bits of a hash table's keys.")
 @options.bitorder
 @options.overwrite
 @options.quiet
-def export_command(codes: str, index: Path, overwrite: bool, quiet: bool, **form: Any) -> None:
-    """Write the code store CODES as the file INDEX, a binary index that FAISS reads.
+def export_command(
+    codes: str, target: Path, form: Any, bitorder: Any, overwrite: bool, quiet: bool, **index: Any
+) -> None:
+    """Write the code store CODES as TARGET, a file that other programs search.
 
-    Results of the index are the ids of the store where these are integers, else row numbers.
-    """
+    \b
+    sadih export codes.zarr codes.faiss        an index of FAISS; exact, or --kind ivf
+    sadih export codes.zarr codes.parquet      columns id and code
+    sadih export codes.zarr codes.npy          packed codes; ids in codes.npy.ids.npy
+    sadih export codes.zarr codes.csv          id and text of 0 and 1, for bit(n) of PostgreSQL
+    sadih export codes.zarr codes.usearch      an index of usearch
+
+    An index finds ids where these are integers, else row numbers; text ids lie beside it.
+    """  # noqa: D301 - click reads this escape
     from sadih_dask import CodeStore
-    from sadih_dask.jobs.export import export_faiss
+    from sadih_dask.jobs.export import export
     from sadih_dask.jobs.search import check_target
 
-    check_target(index, overwrite=overwrite, endings=())
+    check_target(target, overwrite=overwrite, endings=())
     store = CodeStore.open(codes)
+    given = {name: value for name, value in index.items() if value is not None}
     with (
-        options.resumable(f"{index} was not written."),
+        options.resumable(f"{target} was not written."),
         Bar("Exporting", quiet=quiet) as bar,
     ):
-        path = export_faiss(store, index, progress=bar, **form)
-    numbers = "ids" if "ids" in store.arrays and store.dtype("ids").kind == "i" else "row numbers"
-    what = f"{form['kind']} index of {store.n_rows:,} codes of {store.n_bits} bits"
-    echo(f"{path}: {what}, results are {numbers}.")
+        done = export(store, target, form, bitorder=bitorder, progress=bar, **given)
+    packed = "" if done.form == "csv" else f", packed in {bitorder} bit order"
+    echo(f"{done.path}: {done.form}, {store.n_rows:,} codes of {store.n_bits} bits{packed}.")
+    if done.ids is not None:
+        echo(f"{done.ids}: the ids, row by row.")

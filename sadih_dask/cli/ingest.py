@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import Bar, echo
+from sadih_dask.cli.output import Bar, echo, warn
 
 if TYPE_CHECKING:
     from sadih_dask.ingest import HoldOut, Ingested
@@ -25,9 +25,18 @@ _APPEND = (
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @options.store
 @click.option("--labels", multiple=True, metavar="FILE", help="Labels; repeat it for shards.")
-@click.option("--features-variable", metavar="NAME", help="Variable or column of the features.")
+@click.option(
+    "--features-variable",
+    "--features-columns",
+    "features_variable",
+    metavar="NAME",
+    help="Variable or column of the features, or a pattern such as 'e*' of one column each.",
+)
 @click.option("--labels-variable", metavar="NAME", help="Variable or column of the labels.")
-@click.option("--ids", multiple=True, metavar="FILE", help="One integer or text a row.")
+@click.option(
+    "--ids", multiple=True, metavar="FILE", help="One integer or text a row, no two alike."
+)
+@click.option("--ids-variable", metavar="NAME", help="Variable or column of the ids; '': none.")
 @click.option("--thumbnails", multiple=True, metavar="FILE", help="One small uint8 picture a row.")
 @click.option("--transpose", is_flag=True, help="The last axis of the features holds the rows.")
 @click.option("--scale", metavar="X", help="A number, or a variable, that multiplies the features.")
@@ -80,8 +89,9 @@ def ingest_command(
     sadih ingest 'shards/*.parquet' s.zarr --append
     sadih ingest 's3://bucket/x*.npy' s3://bucket/s.zarr --hold-out 0.1 --queries q.zarr
 
-    SOURCE is .npy, .npz, .mat, HDF5, IDX, Parquet, Arrow or Zarr, a pattern, or several of them.
-    Without --labels, labels are taken from the same files if one variable is named like labels.
+    SOURCE is .npy, .npz, .mat, HDF5, IDX, .fbin, Parquet, Arrow, CSV or Zarr, a folder, a pattern,
+    or several of them. Without --labels or --ids these are taken from the same files, if one
+    variable is named like labels, or id; features may be one variable, or a column each.
     An interrupted ingestion goes on when the same command is repeated; with --append, files that
     are in the store already are passed over, and the new rows are added all at once.
     """  # noqa: D301 - click reads this escape
@@ -103,6 +113,7 @@ def ingest_command(
         done = ingest(reads, Stores(store, queries), form)
     for one in done.values():
         _report(one)
+    warn(one for found in done.values() for one in found.advice)
 
 
 def _report(done: Ingested) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import Bar, echo, echo_json
+from sadih_dask.cli.output import Bar, complain, echo, echo_json
+from sadih_dask.model.methods import METHODS
 from sadih_dask.model.parameters import (
+    ALL_PARAMETERS,
     CLASS_FOLDS,
     DEFAULT_GRID,
     MAX_QUERIES,
@@ -45,7 +48,7 @@ _FLAGS = {"n_bits": "--bits", "random_state": "--seed"}
 
 def _option(name: str) -> options.Decorator:
     """An option for a parameter of the estimator."""
-    parameter, kind = PARAMETERS[name], _type_of(PARAMETERS[name])
+    parameter, kind = ALL_PARAMETERS[name], _type_of(ALL_PARAMETERS[name])
     return click.option(
         _FLAGS.get(name, f"--{name.replace('_', '-')}"),
         name,
@@ -68,16 +71,26 @@ def _type_of(parameter: Parameter) -> click.ParamType[Any]:
     return _Or(kind, parameter.also[0]) if parameter.also else kind
 
 
-def _parameters(*without: str) -> options.Decorator:
-    """Options for all parameters of the estimator but some."""
+def _parameters(known: Sequence[str], *without: str) -> options.Decorator:
+    """Options for parameters of the estimator but some."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name in reversed(PARAMETERS):
+        for name in reversed(known):
             if name not in without:
                 function = _option(name)(function)
         return function
 
     return add
+
+
+def _said(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters that were given: the defaults of a method are its own."""
+    source = click.get_current_context().get_parameter_source
+    return {
+        name: value
+        for name, value in parameters.items()
+        if source(name) is not ParameterSource.DEFAULT
+    }
 
 
 SEARCHED = (*DEFAULT_GRID, "alpha", "beta")
@@ -103,12 +116,20 @@ def _searched(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @options.store
 @click.argument("model", type=click.Path(dir_okay=False))
-@_parameters()
+@click.option(
+    "--method",
+    type=click.Choice(list(METHODS)),
+    default="sadih",
+    show_default=True,
+    help="What learns it; each has some of the parameters below.",
+)
+@_parameters([*ALL_PARAMETERS])
 @options.overwrite
 @options.running
 def fit_command(
     store: str,
     model: str,
+    method: str,
     overwrite: bool,
     running: options.Running,
     **parameters: Any,
@@ -132,7 +153,14 @@ def fit_command(
     )
     bar = Bar("Scanning", goes_on=True, quiet=running.quiet)
     with options.resumable(hint), running.prepared(), bar:
-        fitted = fit(opened, model, parameters, overwrite=overwrite, checkpoint=checkpoint)
+        fitted = fit(
+            opened,
+            model,
+            _said(parameters),
+            method=method,
+            overwrite=overwrite,
+            checkpoint=checkpoint,
+        )
     if fitted.n_rows_known == fitted.n_rows and not fitted.n_rows_removed:
         echo(f"{model}: has learned from all {fitted.n_rows:,} rows already.")
         return
@@ -149,15 +177,52 @@ def fit_command(
 @click.command()
 @options.store
 @click.argument("model", type=click.Path(dir_okay=False))
-@click.option(
+@click.option("--ids", required=True, metavar="FILE", help="Ids of the rows, one each.")
+@click.option("--ids-variable", metavar="NAME", help="Variable or column of the ids.")
+def forget_command(store: str, model: str, ids: str, ids_variable: str | None) -> None:
+    """Take the rows of STORE with the ids in a file out of MODEL, which has learned from STORE.
+
+    MODEL is then that of a fit without these rows; they are read, and no others. They stay in
+    STORE: sadih delete takes them out of it, and the next sadih fit out of MODEL. Anchors are rows
+    that were learned from, and stay in MODEL until it is fitted anew (sadih fit --overwrite).
+    """
+    from sadih_dask.jobs.fit import forget
+    from sadih_dask.sources import open_ids
+    from sadih_dask.stores import FeatureStore
+
+    source = open_ids(ids, ids_variable)
+    with options.resumable(f"{model} is as it was before."):
+        done = forget(FeatureStore.open(store), model, source.read(0, source.n_rows))
+    echo(f"{model}: {done.n_rows:,} rows forgotten.")
+    if done.n_anchors:
+        complain(
+            f"warning: {done.n_anchors:,} of its anchors are forgotten rows, and stay in it. To be "
+            f"rid of them: sadih delete {store} --ids {ids}, then sadih fit {store} {model} with "
+            "--overwrite"
+        )
+
+
+def _output(help_: str) -> options.Decorator:
+    """The folder for what is written beside a model."""
+    kind = click.Path(path_type=Path, file_okay=False)
+    return click.option("-o", "--output", type=kind, metavar="FOLDER", help=help_)
+
+
+_lengths = click.option(
     "-b",
     "--bits",
     type=click.IntRange(min=1),
     multiple=True,
     default=(16, 32, 64),
     show_default="16, 32 and 64",
-    help="A code length to search at; may be repeated.",
+    help="A code length; may be repeated.",
 )
+
+
+@click.command()
+@options.store
+@click.argument("model", type=click.Path(dir_okay=False))
+@_lengths
 @_searched
 @click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True)
 @click.option(
@@ -167,14 +232,8 @@ def fit_command(
     show_default=True,
     help="Rows of each fold that are looked up.",
 )
-@_parameters("n_bits", *SEARCHED)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Write all results as JSON, and a figure of them, here; earlier ones are replaced.",
-)
+@_parameters([*PARAMETERS], "n_bits", *SEARCHED)
+@_output("Write all results as JSON, and a figure of them, here; earlier ones are replaced.")
 @options.overwrite
 @options.running
 def tune_command(
@@ -227,6 +286,79 @@ def tune_command(
         _list_files(tuned.files, missing_matplotlib())
 
 
+_max_queries = click.option(
+    "--max-queries",
+    type=click.IntRange(min=0),
+    default=MAX_QUERIES,
+    show_default=True,
+    help="Of more QUERIES look so many up, drawn at random, always the same; 0: all of them.",
+)
+_class_folds = click.option(
+    "--class-folds",
+    type=click.IntRange(min=0),
+    default=CLASS_FOLDS,
+    show_default=True,
+    help="Parts of the classes that are left out in turn, to see how unseen ones fare; 0: none.",
+)
+
+
+@click.command()
+@options.store
+@click.option("--queries", required=True, metavar="STORE", help="Labelled rows not learned from.")
+@click.option(
+    "--method",
+    "methods",
+    type=click.Choice(list(METHODS)),
+    multiple=True,
+    help="One to try; may be repeated.  [default: all]",
+)
+@_lengths
+@_max_queries
+@_class_folds
+@_output("Write every number and a figure there; the same command goes on from it.")
+@_parameters(("anchors", "sigma", "block_rows", "random_state"))
+@options.running
+def compare_methods_command(
+    store: str,
+    queries: str,
+    methods: tuple[str, ...],
+    bits: tuple[int, ...],
+    max_queries: int,
+    class_folds: int,
+    output: Path | None,
+    running: options.Running,
+    **parameters: Any,
+) -> None:
+    """Learn from STORE by every method and print what each reaches.
+
+    Every method is scored under every protocol of `sadih evaluate`, at every code length. Methods
+    that read the same features share one scan; a method that fails does not stop the others.
+    Methods have anchors of their own unless --anchors is given.
+    """
+    from sadih_dask.jobs.methods import Outcome, as_table, compare_methods
+    from sadih_dask.stores import FeatureStore
+
+    def told(one: Outcome) -> None:
+        shown = one.failure or ", ".join(f"{p} {v['MAP']:.4f}" for p, v in one.numbers.items())
+        if not running.quiet:
+            echo(f"{one.method}, {one.n_bits} bits: {shown}")
+
+    hint = "Repeat the same command with -o FOLDER to go on from what is there."
+    with options.resumable(hint), running.prepared():
+        found = compare_methods(
+            FeatureStore.open(store),
+            FeatureStore.open(queries),
+            methods,
+            bits,
+            parameters=_said(parameters),
+            max_queries=max_queries,
+            class_folds=class_folds,
+            results=output,
+            told=told,
+        )
+    echo("", *as_table(found).splitlines())
+
+
 @click.command()
 @click.argument("model", type=click.Path(dir_okay=False))
 @click.argument("queries")
@@ -239,27 +371,9 @@ def tune_command(
     multiple=True,
     help="A further code length, solved from the model's statistics; may be repeated.",
 )
-@click.option(
-    "--max-queries",
-    type=click.IntRange(min=0),
-    default=MAX_QUERIES,
-    show_default=True,
-    help="Of more QUERIES look so many up, drawn at random, always the same; 0: all of them.",
-)
-@click.option(
-    "--class-folds",
-    type=click.IntRange(min=0),
-    default=CLASS_FOLDS,
-    show_default=True,
-    help="Parts of the classes that are left out in turn, to see how unseen ones fare; 0: none.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Write metrics.json, figures and report.html here; earlier ones are replaced.",
-)
+@_max_queries
+@_class_folds
+@_output("Write metrics.json, figures and report.html here; earlier ones are replaced.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as a JSON object.")
 @options.placed
 def evaluate_command(
@@ -295,23 +409,26 @@ def evaluate_command(
         write_metrics,
         write_page,
     )
-    from sadih_dask.model.estimator import SADIH
+    from sadih_dask.model.methods import load_model
     from sadih_dask.stores import CodeStore, FeatureStore
 
     began = time.time()
     if codes is not None and database is None:
         raise click.UsageError("--codes are those of DATABASE, which has their labels; give both")
-    learner = SADIH.load(model)
+    learner = load_model(model)
     rows = Collection(
         FeatureStore.open(queries),
         None if database is None else FeatureStore.open(database),
         None if codes is None else CodeStore.open(codes),
     )
     rows.check(learner)
+    missing = missing_matplotlib()
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
+        if missing is not None:
+            complain(f"there will be no figures and no report: {missing}")
     with options.resumable("Repeat the same command."), running.prepared():
-        with running.bar("Comparing"):
+        with running.bar("Evaluating"):
             lengths = measure(learner, rows, bits, max_queries, class_folds)
         if as_json:
             echo_json(document(learner, rows, lengths))
@@ -320,7 +437,7 @@ def evaluate_command(
         if output is None:
             return
         written = [write_metrics(output, learner, rows, lengths)]
-        if (missing := missing_matplotlib()) is None:
+        if missing is None:
             with running.bar("Looking at codes"):
                 written += write_page(
                     output,

@@ -7,13 +7,14 @@ import logging
 import shlex
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any, Self
 
 import click
 
-from sadih_dask.errors import Argument
+from sadih_dask.errors import Advice, Argument
 
 SECONDS_BETWEEN_LINES = 5.0
 _CONTROLS = (
@@ -43,6 +44,13 @@ def complain(message: str) -> None:
     echo(f"sadih: {first}", *others, err=True)
 
 
+def warn(remarks: Iterable[Advice]) -> None:
+    """Say on stderr, once each, what is allowed and probably not meant, in words of the command."""
+    command = click.get_current_context().command
+    for text in dict.fromkeys(one.worded(lambda a: in_options(a, command)) for one in remarks):
+        complain(f"warning: {text}.")
+
+
 class LogHandler(logging.Handler):
     """The log on stderr."""
 
@@ -66,13 +74,15 @@ class Bar:
         self._first: float | None = None if goes_on else 0.0
         self._began = self._said = time.monotonic()
         self._display: Any = None
+        self._brief = False
         self._listening = ExitStack()
 
-    def begin(self, title: str, unit: str) -> None:
-        """Show something else from now on."""
+    def begin(self, title: str, unit: str, *, brief: bool = False) -> None:
+        """Show something else from now on; of a ``brief`` stage nothing, if it is soon over."""
         self._stop()
         self._title, self._unit, self._first = title, unit, 0.0
         self._began = self._said = time.monotonic()
+        self._brief = brief
         self._start()
 
     def __call__(self, done: int, total: int) -> None:
@@ -86,8 +96,8 @@ class Bar:
         speed = (done - self._first) / elapsed if elapsed > 0 else 0.0
         if self._display is not None:
             self._display.update(0, completed=done, total=total, speed=speed)
-        elif moment - self._said >= SECONDS_BETWEEN_LINES or done == total:
-            self._said = moment
+        elif moment - self._said >= SECONDS_BETWEEN_LINES or (done == total and not self._brief):
+            self._said, self._brief = moment, False
             pace = f"{speed:,.0f} {self._unit}/s, " if speed > 0 else ""  # unknown at first
             left = f", {_clock((total - done) / speed)} left" if speed > 0 and done < total else ""
             echo(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 GATE_REFUSED = 3
+FILES_SKIPPED = 6
 _RESUME = "What is finished stays: repeat the same command to go on."
 
 
@@ -71,8 +72,8 @@ def run_command(
     given as environment variables: SADIH__MODEL__N_BITS=32.
 
     Exit codes: 0 done, or nothing to do; 1 bad data or damage; 2 wrong usage or configuration; 3
-    the quality gate refused the model; 4 the cluster failed; 5 another run is at work; 130
-    interrupted.
+    the quality gate refused the model; 4 the cluster failed; 5 another run is at work; 6 done, but
+    files were skipped; 130 interrupted.
     """  # noqa: D301 - click reads this escape
     from sadih_dask.runs.loading import load
 
@@ -103,7 +104,9 @@ def run_command(
             complain(reason)
         complain(f"latest is still {record.previous or 'none'}.")
         return GATE_REFUSED
-    return 0
+    for reason in record.skipped.values():
+        complain(f"skipped: {reason}")
+    return FILES_SKIPPED if record.skipped else 0
 
 
 @contextmanager
@@ -206,6 +209,19 @@ def runs_command(directory: str, as_json: bool) -> None:
         except (TypeError, KeyError, ValueError, AttributeError):  # forged: its checksum fits
             line = "damaged: its record is not that of a run"
         echo(f"{star} {record['id']:<{width}}  {line}")
+        for remark in _why(record):
+            echo(f"    {remark}")
+
+
+def _why(record: Mapping[str, Any]) -> Iterator[str]:
+    """Why a run did not become the latest, what it passed over, and where its report is."""
+    if record.get("error"):
+        yield str(record["error"])
+    yield from (record.get("gate") or {}).get("reasons", [])
+    yield from (remark for remark in record.get("remarks", []) if " classes: " in remark)
+    yield from (f"skipped: {reason}" for reason in (record.get("skipped") or {}).values())
+    if report := (record.get("files") or {}).get("report.html"):
+        yield f"report: {report}"
 
 
 def _line(record: Mapping[str, Any]) -> str:
@@ -252,7 +268,7 @@ def compare_command(directory: str, first: str, second: str, as_json: bool) -> N
     if as_json:
         echo_json(found.to_dict())
         return
-    echo(f"from {first} to {second}")
+    echo(f"from {first} to {second}", *found.remarks)
     _print_differences("settings", found.settings)
     _print_differences("data and results", found.data)
     _print_differences("versions", found.versions)

@@ -207,6 +207,13 @@ def compact_command(store: str, one_segment: bool, purge: bool, abandon: bool, q
     with options.resumable("Nothing was lost: repeat the same command to go on."), bar:
         after = found.compact(one_segment=one_segment, purge=purge, progress=bar)
     given_up = f" {n_given_up} unfinished ones given up." if n_given_up else ""
+    if purge:
+        n_erased = sum(s.deleted.n_rows for s in found.segments if s.deleted is not None)
+        echo(
+            f"{after.url}: {n_erased:,} deleted rows erased, and all former commits. Not reached: "
+            "statistics and anchors of models (sadih fit; --overwrite for anchors), codes (sadih "
+            "encode), exports, reports, copies and source files."
+        )
     echo(
         f"{after.url}: {after.n_rows:,} rows in {len(after.segments):,} segments, "
         f"{len(found.segments):,} before.{given_up}"

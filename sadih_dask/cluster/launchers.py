@@ -5,44 +5,58 @@ Each is a context manager of a cluster and of the credentials that a client of i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sadih_dask.cluster.nanny import forked_workers
 from sadih_dask.cluster.security import credentials, plain_tcp_refused, tls_files
 from sadih_dask.cluster.settings import ClusterSettings
 from sadih_dask.errors import Argument, ClusterError, ConfigError, Remedy, require
 from sadih_dask.files.redaction import redact
 
-_DASHBOARD = "127.0.0.1:0"
-"""Dashboards show much and ask for no password; others do not reach them, any port will do."""
+_PAGES = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+_ROUTES = {
+    f"distributed.{role}.http.routes": ["distributed.http.health"]
+    for role in ("scheduler", "worker")
+}
+"""Dashboards show tasks, paths and logs to every user of the machine, and ask for no password: what
+is started here answers whether it lives, and nothing else. Dask cannot do without the port."""
 
 
 @contextmanager
 def processes(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
     """Workers of this machine, which only this machine can reach, and only with credentials."""
+    import dask
     from distributed import LocalCluster
 
     security = credentials(settings.tls)
-    with LocalCluster(
-        n_workers=settings.workers,
-        threads_per_worker=settings.threads or 1,
-        memory_limit=settings.memory_limit or "auto",
-        processes=True,
-        host="127.0.0.1",
-        protocol="tls://",
-        security=security,
-        dashboard_address=_DASHBOARD,
-    ) as cluster:
+    with (
+        dask.config.set({**_ROUTES, **forked_workers()}),
+        LocalCluster(
+            n_workers=settings.workers,
+            threads_per_worker=settings.threads or 1,
+            memory_limit=settings.memory_limit or "auto",
+            processes=True,
+            host="127.0.0.1",
+            protocol="tls://",
+            security=security,
+            scheduler_kwargs=_PAGES,
+            env=dict(os.environ),  # the process that workers are forked from may be an older one
+        ) as cluster,
+    ):
         yield cluster, security
 
 
 @contextmanager
 def slurm_jobs(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
     """A scheduler in this process, and workers as jobs, which are cancelled at the end."""
+    import dask
+
     jobqueue = require("dask_jobqueue.slurm", "a SLURM cluster")
     options = slurm_options(settings)
-    with jobqueue.SLURMCluster(**options) as cluster:
+    with dask.config.set(_ROUTES), jobqueue.SLURMCluster(**options) as cluster:
         cluster.scale(jobs=settings.workers or 1)
         yield cluster, options.get("security")
 
@@ -57,7 +71,7 @@ def slurm_options(settings: ClusterSettings) -> dict[str, Any]:
         "memory": slurm.memory,
         "processes": 1,
         "protocol": "tls://" if security is not None else "tcp://",
-        "scheduler_options": {"port": 0, "dashboard_address": _DASHBOARD},
+        "scheduler_options": {"port": 0, **_PAGES},
         **_given(
             queue=slurm.queue,
             account=slurm.account,

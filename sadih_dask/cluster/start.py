@@ -37,6 +37,8 @@ class Cluster:
         if self.client.status == "running":
             with suppress(ClusterError):
                 self._known = _description(self.client)
+                if self.kind not in ("processes", "slurm") and self.client.dashboard_link:
+                    self._known["dashboard"] = redact(self.client.dashboard_link)
         return {"kind": self.kind, **self._known}
 
 
@@ -51,7 +53,6 @@ def _description(client: Any) -> dict[str, Any]:
         "memory_limit": min(filter(None, limits), default=None),
         "address": redact(identity["address"]),
         "encrypted": identity["address"].startswith("tls://"),
-        "dashboard": client.dashboard_link and redact(client.dashboard_link),
     }
 
 

@@ -29,7 +29,6 @@ from sadih_dask.files.archive import read_archive, write_archive
 from sadih_dask.files.file import locate
 from sadih_dask.files.filesystem import LocalFiles, connect
 from sadih_dask.learning.statistics import MERGE_FAN_IN
-from sadih_dask.stores.features import LEARNED_FROM
 from sadih_dask.types import Array
 
 KIND = "sadih-scan-part"
@@ -114,14 +113,18 @@ class PartFiles:
 
     def read(self, first: int, last: int) -> dict[str, Array]:
         """Read the part of rows ``[first, last)``; an error unless it is just what was written."""
-        place = self._place(first, last)
+        files = connect(self.url, self.options, follow_links=False)
+        place = files.address(self._name(first, last))
         meta, arrays = read_archive(place, KIND, VERSION, storage_options=self.options)
         if meta.get("identity") != self.identity or meta.get("rows") != [first, last]:
             raise FormatError(f"{place} belongs to other rows or another pass")
         return arrays
 
     def _place(self, first: int, last: int) -> str:
-        return f"{self.url}/scan-{self.identity[:32]}-{first}-{last}.part"
+        return f"{self.url}/{self._name(first, last)}"
+
+    def _name(self, first: int, last: int) -> str:
+        return f"scan-{self.identity[:32]}-{first}-{last}.part"
 
 
 logger = logging.getLogger(__name__)
@@ -160,7 +163,7 @@ def find_parts(
     ``node_rows`` are the rows of the smallest subtree that is one task.
     """
     columns = reduction.columns(rows.shape_of_features[0])
-    ranges = _cut(rows.n_rows, node_rows, ROWS_PER_STATISTIC * columns)
+    ranges = part_ranges(rows.n_rows, node_rows, ROWS_PER_STATISTIC * columns)
     if len(ranges) < FEWEST_PARTS:
         return Parts([(0, rows.n_rows)])
     files = checkpoint.parts(_identity(rows, reduction), columns)
@@ -179,7 +182,7 @@ def find_parts(
     return Parts(ranges, loadable, files)
 
 
-def _cut(n_rows: int, node_rows: int, least_rows: int) -> list[Range]:
+def part_ranges(n_rows: int, node_rows: int, least_rows: int) -> list[Range]:
     """Subtrees of the lowest level where they are long enough and not too many."""
     size = node_rows
     while size < least_rows or -(-n_rows // size) > MOST_PARTS:
@@ -189,7 +192,7 @@ def _cut(n_rows: int, node_rows: int, least_rows: int) -> list[Range]:
 
 def _identity(rows: StoreRows, reduction: KeptReduction[Any]) -> str:
     """A hash of everything that decides what a range of these rows comes to."""
-    known = rows.store.fingerprint(LEARNED_FROM)
+    known = rows.store.fingerprint(rows.store.learned_from)
     text = repr((known, rows.first, rows.last, MERGE_FAN_IN, reduction.identity()))
     return hashlib.sha256(text.encode()).hexdigest()
 

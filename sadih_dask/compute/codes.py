@@ -13,7 +13,7 @@ from sadih_dask.compute.rows import ArrayRows, StoreRows
 from sadih_dask.errors import Argument, DtypeError, InputError, Remedy
 from sadih_dask.retrieval.codes import check_bitorder, check_packed, n_bytes, reorder
 from sadih_dask.stores import CodeStore
-from sadih_dask.types import Array, BitOrder, Bytes
+from sadih_dask.types import Array, BitOrder, Bytes, Ints
 
 BLOCK_BYTES = 4 * 2**20
 """Bytes of codes read at a time, unless a storage chunk is larger."""
@@ -72,6 +72,13 @@ class DatabaseCodes:
             last = min(row + self.block_rows, stop)
             store = self.store
             yield row, self.source[row:last] if store is None else in_little(store, row, last)
+
+    def take(self, rows: Ints) -> Bytes:
+        """Codes of single rows."""
+        if self.store is None:
+            picked: Bytes = self.source[rows]
+            return picked
+        return reorder(self.store.take("codes", rows), self.store.bitorder, "little")
 
 
 def in_little(store: CodeStore, start: int = 0, stop: int | None = None) -> Bytes:

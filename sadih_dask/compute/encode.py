@@ -6,6 +6,7 @@ through the driver. Blocks that an interrupted run has written are not written a
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from dataclasses import dataclass
@@ -35,8 +36,9 @@ from sadih_dask.files.redaction import redact
 from sadih_dask.learning.classes import Renumbering, Vocabulary, renumbering
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import LabelGroups, group_rows
+from sadih_dask.learning.signs import scores, signs
 from sadih_dask.learning.statistics import canonical_blocks, check_finite, check_numbers
-from sadih_dask.retrieval.codes import n_bytes, pack
+from sadih_dask.retrieval.codes import n_bytes
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.codes import CodeWriter
 from sadih_dask.stores.columns import MAX_ID_BYTES, fitting
@@ -44,6 +46,8 @@ from sadih_dask.stores.coverage import Coverage
 from sadih_dask.stores.root import short_hash
 from sadih_dask.stores.segment import Digests
 from sadih_dask.types import Array, BitOrder, Bytes, Floats, Ints
+
+logger = logging.getLogger(__name__)
 
 OVERWRITE = Argument("overwrite", True)
 CODE_CHUNK_ROWS = 65_536
@@ -66,10 +70,15 @@ class HashRows:
         return n_bytes(self.function.n_bits)
 
     def __call__(self, features: Array, first_row: int) -> Bytes:
-        """Packed codes of a block."""
+        """Packed codes of a block; the rows that needed float64 are counted in the log."""
         check_numbers(features, first_row)
-        check_finite(features, first_row)
-        return pack(self.function.project(features), self.bitorder)
+        if self.function.anchor_map is not None:
+            check_finite(features, first_row)
+        bits, again = signs(self.function, features)
+        if not np.isfinite(features[again]).all():
+            check_finite(features, first_row)
+        logger.debug("%d of %d rows from %d on needed float64", len(again), len(bits), first_row)
+        return np.packbits(bits, axis=1, bitorder=self.bitorder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +98,7 @@ class ScoreRows:
         """Scores of a block."""
         check_numbers(features, first_row)
         check_finite(features, first_row)
-        return self.function.project(features)
+        return scores(self.function, features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +228,7 @@ def write_codes(
             id_dtype=_id_dtype(store),
             bitorder=bitorder,
             source=redact(store.url),
-            chunk_rows=_code_chunk_rows(store, block_rows),
+            chunk_rows=code_chunk_rows(store.chunk_rows, block_rows),
             properties=properties,
             overwrite=overwrite or found is not None,
         )
@@ -355,7 +364,7 @@ def _id_dtype(store: FeatureStore) -> str | None:
     return f"{dtype.kind}{dtype.itemsize // (4 if dtype.kind == 'U' else 1)}"
 
 
-def _code_chunk_rows(store: FeatureStore, block_rows: int) -> int:
+def code_chunk_rows(chunk_rows: int, block_rows: int) -> int:
     """Rows of a chunk of codes: whole blocks of the scan, and whole chunks of the features."""
-    unit = max(block_rows, store.chunk_rows)
+    unit = max(block_rows, chunk_rows)
     return unit * max(1, CODE_CHUNK_ROWS // unit)

@@ -96,7 +96,12 @@ class Count:
     @property
     def bytes_per_query(self) -> int:
         """Size of a partial result."""
-        return 16 * (self.n_bits + 1)
+        return self.bytes_of(self.n_bits)
+
+    @staticmethod
+    def bytes_of(n_bits: int) -> int:
+        """The same, of codes of that length."""
+        return 16 * (n_bits + 1)
 
     def answer(
         self, database: DatabaseCodes, queries: tuple[Bytes, Groups], start: int, stop: int

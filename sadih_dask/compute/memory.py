@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 import numpy as np
@@ -62,6 +62,7 @@ class ScanShape:
     n_folds     folds whose statistics are kept apart; 0 without a cross-validation
     n_queries   rows of each fold that are kept as they are
     n_bits      the longest codes that are solved for in the folds
+    sample_rows rows that are kept beside statistics
     """
 
     n_rows: int
@@ -74,6 +75,7 @@ class ScanShape:
     n_folds: int = 0
     n_queries: int = 0
     n_bits: int = 0
+    sample_rows: int = KEPT_ROWS
 
     @property
     def width(self) -> int:
@@ -83,7 +85,7 @@ class ScanShape:
     @property
     def statistics(self) -> int:
         """Bytes of the statistics of some rows, all label groups and a full sample among them."""
-        sampled = min(KEPT_ROWS, self.n_rows) * (
+        sampled = min(self.sample_rows, self.n_rows) * (
             self.width * compute_dtype(self.dtype).itemsize + 16
         )
         return (self.width + self.n_groups) * self.width * 8 + sampled
@@ -165,13 +167,13 @@ def plan_scan(shape: ScanShape, block_rows: int, threads: int) -> MemoryPlan:
     if shape.n_anchors is not None:  # rows as read and in float64, and distances to the anchors
         sample = shape.n_features * (shape.dtype.itemsize + 3 * 8) + 2 * 8 * shape.n_anchors
         sample *= shape.n_sampled
-    solving = partial + shape.queries + threads * _solve_bytes(shape) if shape.n_folds else 0
+    solving = partial + shape.queries + threads * solve_bytes(shape) if shape.n_folds else 0
     # Every query is in one partial result; a merge has it twice.
     queries = 2 * shape.queries
     return MemoryPlan(block_rows, threads, block, products, partial, held, sample, solving, queries)
 
 
-def _solve_bytes(shape: ScanShape) -> int:
+def solve_bytes(shape: ScanShape) -> int:
     """Bytes of one solve in a cross-validation, and of the rows that judge it."""
     queries = min(shape.n_queries, shape.n_rows)
     groups = min(shape.n_groups, MAX_GROUPS)  # with more no matrix is made of all pairs
@@ -198,13 +200,13 @@ def check_scan(
     known_groups: int = 0,
     *,
     draw: bool = False,
-    **folds: int,
+    **others: int,
 ) -> MemoryPlan:
     """Plan a scan on the current scheduler and log the plan; refuse it if it cannot fit.
 
     Of the rows it reads the labels of the sample. ``known_groups`` is how many label groups there
-    are in statistics that the result is going to be merged with. ``folds`` are the numbers of a
-    `ScanShape` that a cross-validation has: n_folds, n_queries and n_bits.
+    are in statistics that the result is going to be merged with. ``others`` are numbers of a
+    `ScanShape`: sample_rows; and n_folds, n_queries and n_bits of a cross-validation.
 
     Lazy rows compute all that is wanted of the sample at once: its features, too, if anchors are
     going to be drawn (``draw``). Half of the memory that the scan leaves free is for the chunks
@@ -213,28 +215,41 @@ def check_scan(
     n_features, dtype = rows.shape_of_features
     read = rows.chunk_rows, len(sample)
     groups = max(known_groups, 1)
-    shape = ScanShape(rows.n_rows, n_features, dtype, n_anchors, groups, *read, **folds)
-    threads, allowed, n_processes = _resources(rows.local)
+    shape = ScanShape(rows.n_rows, n_features, dtype, n_anchors, groups, *read, **others)
+    there = _resources(rows.local)
     if isinstance(rows, LazyRows):
-        free = allowed - _fit_plan(shape, block_rows, threads, allowed).total
-        room = int(ROOM * n_processes * free)
+        free = there.allowed - _fit_plan(shape, block_rows, there).total
+        room = int(ROOM * there.n_processes * free)
         logger.info("chunks of the sample are kept for the scan, up to %s", format_bytes(room))
         rows.chunks.read_sample(sample, features=draw, room=room)
     shape = replace(shape, n_groups=max(groups, _estimate_groups(rows, sample)))
-    plan = _fit_plan(shape, block_rows, threads, allowed)
-    logger.info("%s, %s allowed", plan, format_bytes(allowed))
+    plan = _fit_plan(shape, block_rows, there)
+    logger.info("%s, %s allowed: %s", plan, format_bytes(there.allowed), there.reason)
     return plan
 
 
-def _fit_plan(shape: ScanShape, block_rows: int, threads: int, allowed: int) -> MemoryPlan:
-    plan = plan_scan(shape, block_rows, threads)
-    if plan.total <= allowed:
+class _Resources(NamedTuple):
+    """What a process that runs tasks has, and how many there are.
+
+    reason, way_out   where the limit comes from, and how there would be more
+    """
+
+    threads: int
+    allowed: int
+    n_processes: int
+    reason: str
+    way_out: str
+
+
+def _fit_plan(shape: ScanShape, block_rows: int, there: _Resources) -> MemoryPlan:
+    plan = plan_scan(shape, block_rows, there.threads)
+    if plan.total <= there.allowed:
         return plan
     smaller = block_rows
     while smaller > SMALLEST_BLOCK:
         smaller //= 2
-        if plan_scan(shape, smaller, threads).total <= allowed:
-            remedy = Remedy("{} would fit", Argument("block_rows", smaller))
+        if plan_scan(shape, smaller, there.threads).total <= there.allowed:
+            remedy = Remedy(f"{{}} would fit. Or {there.way_out}", Argument("block_rows", smaller))
             break
     else:
         columns = "features" if shape.n_anchors is None else "anchors"
@@ -242,31 +257,46 @@ def _fit_plan(shape: ScanShape, block_rows: int, threads: int, allowed: int) -> 
             f"No block size fits, because statistics of {shape.width} {columns} and "
             f"{shape.n_groups} label groups take {format_bytes(plan.partial)} each and the sample "
             f"{format_bytes(plan.sample)}; use fewer {columns}, fewer threads"
-            f"{', fewer folds or queries' if shape.n_folds else ''} or more memory"
+            f"{', fewer folds or queries' if shape.n_folds else ''} or more memory: {there.way_out}"
         )
     raise MemoryPlanError(
-        f"the scan was not started: {plan}, but {format_bytes(allowed)} are allowed "
-        f"(dask configuration {CONFIG_KEY!r})",
+        f"the scan was not started: {plan}, but {format_bytes(there.allowed)} are allowed: "
+        f"{there.reason}",
         remedy=remedy,
     )
 
 
-def _resources(local: bool) -> tuple[int, int, int]:
-    """Threads of a process that runs tasks, bytes that it may use, and how many there are."""
+def _resources(local: bool) -> _Resources:
+    """Find out what there is where tasks run now."""
     configured = dask.config.get(CONFIG_KEY, None)
     client = None if local else current_client()
     if client is None:
         threads, n_processes = default_workers(), 1
         free = psutil.virtual_memory().available + psutil.Process().memory_info().rss
         allowed = min(MEMORY_LIMIT, free)
+        reason = "the memory of this machine, or what its limits leave of it"
+        if free < MEMORY_LIMIT:
+            reason = f"what is free of the {format_bytes(MEMORY_LIMIT)} of this machine now"
+        way_out = "end other programs, or run where there is more memory"
     else:
-        workers = identity_of(client)["workers"].values()
+        workers = identity_of(client)["workers"]
         n_processes = max(1, len(workers))
-        threads = max((worker["nthreads"] for worker in workers), default=1)
-        limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
-        allowed = min(limits, default=MEMORY_LIMIT)
-    allowed = parse_bytes(configured) if configured else allowed
-    return threads, int(allowed), n_processes
+        threads = max((worker["nthreads"] for worker in workers.values()), default=1)
+        limits = [
+            (worker["memory_limit"], address)
+            for address, worker in workers.items()
+            if worker["memory_limit"]
+        ]
+        allowed, smallest = min(limits, default=(MEMORY_LIMIT, ""))
+        reason = f"the memory limit of the worker {smallest}"
+        if not limits:
+            reason = "the memory of this machine, as no worker has a limit"
+        way_out = "start workers with a higher memory limit"
+    if configured:
+        allowed = parse_bytes(configured)
+        reason = f"memory_limit, or {CONFIG_KEY} in Dask's configuration, says so"
+        way_out = "raise that limit"
+    return _Resources(threads, int(allowed), n_processes, reason, way_out)
 
 
 def _estimate_groups(rows: Rows, sample: Ints) -> int:

@@ -25,7 +25,7 @@ from sadih_dask.learning.classes import Renumbering, Targets, Vocabulary
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import LabelGroups, as_rows
 from sadih_dask.learning.randomness import splitmix64
-from sadih_dask.learning.sample import Sample, row_keys
+from sadih_dask.learning.sample import KEPT_ROWS, Sample, row_keys
 from sadih_dask.learning.statistics import Statistics, check_numbers, merge_in_order
 from sadih_dask.types import Array, Ints
 
@@ -63,11 +63,15 @@ class KeptReduction(BlockReduction[Partial], Protocol[Partial]):
 
 @dataclass(frozen=True)
 class Reduction:
-    """Statistics of every block, of the features themselves or of anchor features."""
+    """Statistics of every block, of the features themselves or of anchor features.
+
+    sample_rows  rows that are kept beside them
+    """
 
     block_rows: int
     n_classes: int | None
     anchor_map: AnchorMap | None
+    sample_rows: int = KEPT_ROWS
 
     def of_block(
         self, features: Array, labels: Array, first_row: int, *, overwrite: bool = False
@@ -79,13 +83,20 @@ class Reduction:
             # A product of the same numbers in another memory layout has other last bits.
             features, overwrite = self.anchor_map(np.ascontiguousarray(features)), True
         return Statistics.of_block(
-            features, labels, self.n_classes, first_row, keys=keys, overwrite=overwrite
+            features,
+            labels,
+            self.n_classes,
+            first_row,
+            keys=keys,
+            sample_rows=self.sample_rows,
+            overwrite=overwrite,
         )
 
     def identity(self) -> str:
         """A hash of everything, beside the rows, that decides the statistics."""
         classes = None if self.n_classes is None else int(self.n_classes)
-        digest = hashlib.sha256(repr((int(self.block_rows), classes)).encode())
+        sizes = int(self.block_rows), classes, int(self.sample_rows)
+        digest = hashlib.sha256(repr(sizes).encode())
         if (known := self.anchor_map) is not None:
             for part in (known.anchors, known.centre, np.array(known.sigma)):
                 digest.update(repr((part.shape, part.dtype.str)).encode())

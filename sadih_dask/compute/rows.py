@@ -84,8 +84,7 @@ class StoreRows:
 
     @classmethod
     def of(cls, store: FeatureStore, first: int = 0) -> StoreRows:
-        """Rows of a labelled store from ``first`` on."""
-        check_labelled(store)
+        """Rows of a store from ``first`` on; without labels all are alike."""
         return cls(store, first, store.n_rows)
 
     @property
@@ -96,8 +95,12 @@ class StoreRows:
     @property
     def label_columns(self) -> int | None:
         """Columns of multi-hot labels."""
-        shape = self.store.shape("labels")
+        shape = self.store.shape("labels") if self._labelled else ()
         return shape[1] if len(shape) == 2 else None
+
+    @property
+    def _labelled(self) -> bool:
+        return "labels" in self.store.arrays
 
     @property
     def chunk_rows(self) -> int:
@@ -114,6 +117,10 @@ class StoreRows:
     ) -> Iterator[tuple[int, Array]]:
         """Blocks of rows, each valid until the next; every chunk is read once."""
         start, stop = self.first + start, self.first + stop
+        if name == "labels" and not self._labelled:
+            for row in range(start, stop, block_rows):
+                yield row, np.zeros(min(block_rows, stop - row), np.int64)
+            return
         shape = (min(block_rows, self.n_rows), *self.store.shape(name)[1:])
         buffer = self._spare.take(name, shape, self.store.dtype(name))
         read = self.store.reader(name, stop)
@@ -125,6 +132,8 @@ class StoreRows:
 
     def take(self, name: str, rows: Ints) -> Array:
         """Single rows; each chunk that holds any is read once."""
+        if name == "labels" and not self._labelled:
+            return np.zeros(len(rows), np.int64)
         return self.store.take(name, rows + self.first)
 
 

@@ -69,6 +69,30 @@ def heard_in(n_units: int, *stage: str) -> Progress | None:
     return report
 
 
+class Steps:
+    """Steps of work in this process; a listener that has a method `begin` is told of each."""
+
+    def __init__(self, total: int, title: str, unit: str = "steps") -> None:
+        hearer = listener()
+        begin: Callable[..., object] | None = getattr(hearer, "begin", None)
+        self._heard = hearer if begin is not None else None
+        self._done, self._total = 0, total
+        if begin is not None:
+            begin(title, unit, brief=True)
+
+    def __call__(self) -> None:
+        """One more is done."""
+        self._done += 1
+        if self._heard is not None and self._done <= self._total:
+            self._heard(self._done, self._total)
+
+    def end(self) -> None:
+        """There are no more, as when less was enough."""
+        if self._done < self._total:
+            self._done = self._total - 1
+            self()
+
+
 def amid(before: int, n_tasks: int, after: int) -> Progress | None:
     """Who hears of long work now, told of tasks that come before and after it as well."""
     if (hearer := listener()) is None:

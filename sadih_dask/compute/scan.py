@@ -77,16 +77,16 @@ def _parts(rows: Rows, reduction: KeptReduction[Any], checkpoint: Checkpoint | N
             "FeatureStore can be told from others and resumed. Put the rows into a store, or leave "
             "the checkpoint out"
         )
-    return find_parts(checkpoint, rows, reduction, _node_rows(rows, reduction.block_rows))
+    return find_parts(checkpoint, rows, reduction, node_rows(rows.chunk_rows, reduction.block_rows))
 
 
-def _node_rows(rows: ReadableRows, block_rows: int) -> int:
+def node_rows(chunk_rows: int, block_rows: int) -> int:
     """Rows of the smallest subtree that is one task: the blocks of a node of the tree.
 
     Where chunks are longer than blocks, a node is as large as it must be to hold one.
     """
     node = MERGE_FAN_IN * block_rows
-    while node < rows.chunk_rows:
+    while node < chunk_rows:
         node *= MERGE_FAN_IN
     return node
 
@@ -105,7 +105,7 @@ class _RangeTasks:
         self._tasks = tasks
         self._shared = shared
         self._block = block_rows
-        self._node = _node_rows(rows, block_rows)
+        self._node = node_rows(rows.chunk_rows, block_rows)
         self._parts = parts
         self._source, self._files = tasks.share(rows, "rows"), tasks.share(parts.files, "files")
         starts = [row for part in parts.to_read for row in range(*part, self._node)]
@@ -170,7 +170,6 @@ class _ChunkTasks:
         numbered = rows.label_columns is not None
         of_blocks = reduction if numbered else Discovering(reduction)
         self._joiner = tasks.share(Joiner(of_blocks, rows.n_rows, smaller), "reduction")
-        self._n_rows = rows.n_rows
         largest = max(part.last - part.first for part in self._chunks.ranges)
         few = rows.n_rows // (NODES_PER_THREAD * total_threads())
         self._node = block

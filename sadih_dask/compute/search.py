@@ -11,7 +11,8 @@ from sadih_dask.compute.codes import DatabaseCodes, open_codes
 from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import Question, Result, reduce_pairs
 from sadih_dask.errors import InputError
-from sadih_dask.retrieval.codes import pack
+from sadih_dask.retrieval.codes import pack, unpack
+from sadih_dask.retrieval.kernels import ROW_BITS
 from sadih_dask.retrieval.nearest import (
     Finds,
     Neighbours,
@@ -28,6 +29,7 @@ from sadih_dask.retrieval.nearest import (
 from sadih_dask.types import Array, BitOrder, Bytes, Ints
 
 MAX_RESULTS = 50_000_000
+NOTHING = np.iinfo(np.int64).max
 
 
 @overload
@@ -106,6 +108,41 @@ def search(
     else:
         distances = weighted_distances(keys, weights, codes.n_bits)
     return Neighbours(rows, distances, _ids(codes, rows))
+
+
+def rescore(
+    database: Any, candidates: Any, k: int, *, projections: Any, bitorder: BitOrder | None = None
+) -> Neighbours:
+    """Order what another index has found by weighted bits, and keep the first ``k``.
+
+    ``candidates`` (queries, oversampling x k) are row numbers of ``database``, as an index without
+    ids finds them; -1 is nothing found. `search` needs no shortlist: it weights the bits of all
+    rows, and this gives the same where the shortlist holds what that finds.
+    """
+    scores, rows = np.asarray(projections), np.asarray(candidates).astype(np.int64)
+    codes, packed = open_codes(
+        database, pack(scores, bitorder or "little"), scores.shape[-1], bitorder or "little"
+    )
+    weights = _weights(codes, packed, scores)
+    if rows.shape[:1] != (len(packed),) or rows.ndim != 2 or not 1 <= k <= rows.shape[1]:
+        raise InputError(
+            f"candidates of shape {rows.shape} for {len(packed)} queries and k={k}: give each "
+            "query a row of at least k"
+        )
+    if rows.size and not -1 <= rows.min() <= rows.max() < codes.n_rows:
+        raise InputError(f"candidates are not rows of {codes.n_rows:,} codes; leave ids out")
+    wanted, places = np.unique(rows.clip(min=0), return_inverse=True)
+    taken = unpack(codes.take(wanted), codes.n_bits)[places.reshape(rows.shape)]
+    differ = taken != unpack(packed, codes.n_bits)[:, None]
+    sums = np.einsum("qmb,qb->qm", differ, weights[:, : codes.n_bits], dtype=np.int64)
+    keys = np.sort(np.where(rows < 0, NOTHING, (sums << ROW_BITS) | rows), axis=1)[:, :k]
+    found, none = rows_of(keys), keys == NOTHING
+    if none.any():
+        raise InputError(
+            f"query {int(none.any(axis=1).argmax())} has fewer than k={k} candidates; look into "
+            "more lists of the index"
+        )
+    return Neighbours(found, weighted_distances(keys, weights, codes.n_bits), _ids(codes, found))
 
 
 def _weights(database: DatabaseCodes, queries: Bytes, scores: Array) -> Ints:

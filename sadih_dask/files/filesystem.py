@@ -198,6 +198,11 @@ class LocalFiles:
         """Return the path of `key` for those who read it by themselves."""
         return os.path.join(self.url, key)  # noqa: PTH118 - on the path of every block read
 
+    def address(self, key: str) -> str:
+        """Return where `key` is for those who connect to it; a link is refused, as in reading."""
+        self._check_folder(key)
+        return self.path(key)
+
     def open_for_reading(self, key: str) -> tuple[int, int]:
         """Return a file descriptor and the size of `key`, which must be a regular file."""
         # O_NONBLOCK: a pipe laid in the place of a chunk must not hang the reader.
@@ -337,6 +342,10 @@ class RemoteFiles:
     def path(self, key: str) -> str:
         """Return the path of `key` for those who speak to `filesystem` by themselves."""
         return f"{self._prefix}/{key}"
+
+    def address(self, key: str) -> str:
+        """Return the URL of `key` for those who connect to it."""
+        return f"{self.url}/{key}"
 
     @property
     def has_tags(self) -> bool:

@@ -19,12 +19,30 @@ from typing import Any, Literal
 from dask.utils import format_bytes
 
 from sadih_dask.compute.run import Progress
-from sadih_dask.errors import Argument, ConflictError, InputError, LabelError, Remedy
+from sadih_dask.errors import (
+    Advice,
+    Argument,
+    ConflictError,
+    DtypeError,
+    FormatError,
+    InputError,
+    LabelError,
+    Remedy,
+)
 from sadih_dask.files.filesystem import Files, LocalFiles, connect
 from sadih_dask.ingest.changes import existing
-from sadih_dask.ingest.inputs import BESIDE, DataFiles, Inputs, open_inputs, parts_of
-from sadih_dask.ingest.provenance import NOTHING, Provenance, in_words, look, provenance_of
+from sadih_dask.ingest.ids import NewIds
+from sadih_dask.ingest.inputs import BESIDE, DataFiles, Inputs, open_inputs
+from sadih_dask.ingest.provenance import (
+    NOTHING,
+    Provenance,
+    in_words,
+    look,
+    place_of,
+    provenance_of,
+)
 from sadih_dask.ingest.selection import LABEL_DTYPE, Feed, stored_dtype
+from sadih_dask.sources.features import parts_of, row_numbers
 from sadih_dask.stores.features import FeatureStore, FeatureWriter
 from sadih_dask.stores.root import short_hash
 
@@ -32,6 +50,7 @@ Mode = Literal["create", "append", "overwrite"]
 WRITERS = 4
 """Blocks that are written at the same time, beside the one that is read."""
 ANEW = Argument("mode", "overwrite")
+_PROBE_BYTES = 1 << 24
 _SMALL_FILES = 1 << 20
 """Metadata and manifests."""
 
@@ -46,6 +65,7 @@ class Ingested:
     n_files        feature files that were named
     n_passed_over  of them, files whose rows the store had already
     n_resumed      of the kept rows, those that the same call had written before it was interrupted
+    advice         what of the files is probably not meant as it is
     """
 
     store: FeatureStore
@@ -55,6 +75,7 @@ class Ingested:
     n_files: int
     n_passed_over: int = 0
     n_resumed: int = 0
+    advice: tuple[Advice, ...] = ()
 
 
 def ingest(
@@ -78,6 +99,7 @@ def ingest(
         raise InputError(f"mode must be 'create', 'append' or 'overwrite', got {mode!r}")
     place = connect(url, storage_options, follow_links=False)
     root = existing(place)
+    check_writable(place)
     store = None
     if root is not None and root.segments:
         store = FeatureStore.open(url, storage_options=storage_options)
@@ -92,6 +114,8 @@ def ingest(
         if not any(new):
             return Ingested(store, 0, store.n_rows, 0, len(new), len(new))
         inputs, ranges = _open_new(store, files, new)
+        seen = _numbered(inputs, files, known, seen, new)
+        inputs = _with_ids(inputs, seen, store)
         _check_form(store, inputs)
         own = store.dtype("features").name
         feed = Feed(inputs, own, files.unlabelled, ranges, files.hold_out)
@@ -101,7 +125,9 @@ def ingest(
         writer = _extending(store, feed, added, seen)
     else:
         new = [True] * len(seen.marks)
-        feed = _of_all_files(files, dtype)
+        inputs = open_inputs(files, files.known_classes)
+        seen = _numbered(inputs, files, NOTHING, seen, new)
+        feed = _of_all_files(_with_ids(inputs, seen), files, dtype)
         record = seen.read_as(feed.inputs, feed.dtype)
         if store is not None and mode == "create":
             if known.fingerprint != record.fingerprint:
@@ -117,8 +143,15 @@ def ingest(
         goes_on = root is not None and any(p.key.startswith(seen.key) for p in root.pending)
         if not goes_on:
             check_space(place, feed.n_bytes, compression)
+        if (ids := new_ids(feed)) is not None:
+            ids.check_distinct()
         writer = _allocated(place, feed, form, record, seen, mode, storage_options)
-    n_resumed = _pour(writer, feed, progress)
+    try:
+        n_resumed = _pour(writer, feed, progress)
+    except (InputError, FormatError, DtypeError):
+        if store is not None and mode == "append":  # a file has to change: nobody could go on
+            writer.abandon()
+        raise
     if look(files, known) != seen:
         writer.abandon()
         raise ConflictError(
@@ -128,11 +161,67 @@ def ingest(
     after = writer.finalise()
     n_new = writer.n_rows - n_resumed
     counts = (n_new, after.n_rows - n_new, feed.n_dropped)
-    return Ingested(after, *counts, len(new), new.count(False), n_resumed)
+    advice = tuple(feed.inputs.advice())
+    return Ingested(after, *counts, len(new), new.count(False), n_resumed, advice)
 
 
-def _of_all_files(files: DataFiles, dtype: str | None) -> Feed:
-    inputs = open_inputs(files, files.known_classes)
+def new_ids(feed: Feed) -> NewIds | None:
+    """Return the ids that are to be added, if rows have any."""
+    return None if feed.inputs.ids is None else NewIds(feed.inputs.ids, feed.ranges)
+
+
+def _numbered(
+    inputs: Inputs, files: DataFiles, known: Provenance, seen: Provenance, new: Sequence[bool]
+) -> Provenance:
+    """Number the rows of new files, if their numbers are to be their ids; nothing else changes."""
+    there = {**known.row_numbers, **files.numbered_as}
+    ours = known is NOTHING or bool(known.row_numbers)
+    if inputs.ids is not None or not files.numbers_rows or not ours:
+        return seen
+    parts = iter(parts_of(inputs.features))
+    opened_all = inputs.features.files() == files.names("features")
+    lengths = [
+        next(parts).n_rows if opened_all or is_new else 0 for is_new in new
+    ]  # those that were not opened are known
+    return seen.numbered(lengths, there)
+
+
+def _with_ids(inputs: Inputs, seen: Provenance, store: FeatureStore | None = None) -> Inputs:
+    """Return the inputs with row numbers as ids, if the files have some.
+
+    A store that was made without ids does not get any because somebody would find them now.
+    """
+    if store is not None and "ids" not in store.arrays and not inputs.ids_wanted:
+        return replace(inputs, ids=None)
+    by_path = {mark.place: mark.rows for mark in seen.marks}
+    firsts = [
+        rows[0]
+        for part in parts_of(inputs.features)
+        if (rows := by_path.get(place_of(part.origin.path))) is not None
+    ]
+    return replace(inputs, ids=row_numbers(inputs.features, firsts)) if firsts else inputs
+
+
+def read_through(files: DataFiles, store: FeatureStore | None = None) -> None:
+    """Read files as an ingestion into the store would, every row of them, and keep nothing."""
+    inputs = open_inputs(files, None if store is None else _known_classes(store, files))
+    dtype = stored_dtype(inputs.features, None)
+    if store is not None:
+        if "ids" not in store.arrays and not inputs.ids_wanted:
+            inputs = replace(inputs, ids=None)
+        if files.numbers_rows and inputs.ids is None and "ids" in store.arrays:
+            inputs = replace(inputs, ids=row_numbers(inputs.features, [0]))
+        _check_form(store, inputs)
+        dtype = store.dtype("features").name
+    feed = Feed(inputs, dtype, files.unlabelled)
+    if inputs.ids is not None:
+        NewIds(inputs.ids, feed.ranges).check_distinct()
+    step = max(1, _PROBE_BYTES // (inputs.features.width * inputs.features.dtype.itemsize))
+    for first in range(0, feed.n_rows, step):
+        feed.rows(first, min(first + step, feed.n_rows))
+
+
+def _of_all_files(inputs: Inputs, files: DataFiles, dtype: str | None) -> Feed:
     dtype = stored_dtype(inputs.features, dtype)
     feed = Feed(inputs, dtype, files.unlabelled, hold_out=files.hold_out)
     if not feed.n_rows:
@@ -171,7 +260,7 @@ def _allocated(
             chunk_rows=form["chunk_rows"],
             compression=form["compression"],
             sources=record.to_bytes(),
-            key=f"{seen.key}-{short_hash([record.fingerprint, form])}",
+            key=f"{seen.key}-{short_hash([record.fingerprint, form, record.row_numbers])}",
             overwrite=mode == "overwrite",
             storage_options=storage_options,
         )
@@ -197,12 +286,15 @@ def _extending(
             )
         return known.followed_by(added).to_bytes()
 
-    labels = feed.inputs.labels
+    labels, ids = feed.inputs.labels, new_ids(feed)
+    if ids is not None:
+        ids.check_distinct()
     return store.extend(
         feed.n_rows,
         class_names=None if labels is None else labels.class_names,
         sources=record,
-        key=f"{seen.key}-{short_hash([added.fingerprint, store.uid])}",
+        admit=None if ids is None else ids.check_absent,
+        key=f"{seen.key}-{short_hash([added.fingerprint, added.row_numbers, store.uid])}",
     )
 
 
@@ -240,6 +332,18 @@ def _pour(writer: FeatureWriter, feed: Feed, progress: Progress | None) -> int:
     finally:
         pool.shutdown(cancel_futures=True)
     return n_kept
+
+
+def check_writable(place: Files) -> None:
+    """Refuse a folder that nothing may be written to, before files are read through."""
+    if not isinstance(place, LocalFiles):
+        return
+    folder = next(each for each in (place.root, *place.root.parents) if each.is_dir())
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{place.url}: nothing can be written to the folder {folder}. Allow it, or choose "
+            "another place"
+        )
 
 
 def check_space(place: Files, n_bytes: int, compression: str | None) -> None:
@@ -344,6 +448,11 @@ def _check_form(store: FeatureStore, inputs: Inputs) -> None:
             "New rows need the same"
         )
     features, labels, thumbnails = inputs.features, inputs.labels, inputs.thumbnails
+    if inputs.ids is not None and inputs.ids.holds_text == (store.dtype("ids").kind == "i"):
+        raise DtypeError(
+            f"{inputs.ids.describe()}: these are ids, and those of {store.url} are "
+            f"{'text' if inputs.ids.dtype.kind == 'i' else 'integers'}. Write them alike"
+        )
     if features.width != store.n_features:
         raise InputError(
             f"{features.describe()}: rows have {features.width} features, those of {store.url} "

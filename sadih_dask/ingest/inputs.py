@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from sadih_dask.errors import Argument, InputError, LabelError, Remedy
+from sadih_dask.errors import Advice, Argument, InputError, LabelError, Remedy
 from sadih_dask.sources import (
     LabelSource,
     RowSource,
@@ -16,10 +16,12 @@ from sadih_dask.sources import (
     open_labels,
     open_thumbnails,
 )
+from sadih_dask.sources.arrow import WideSource
 from sadih_dask.sources.classes import Classes, number_in
-from sadih_dask.sources.contract import DEFAULT_MEMORY_LIMIT
-from sadih_dask.sources.features import JoinedRows, Paths, View, expand
-from sadih_dask.sources.formats import is_named_for
+from sadih_dask.sources.contract import DEFAULT_MEMORY_LIMIT, Variable
+from sadih_dask.sources.features import Paths, check_pairs, expand, parts_of
+from sadih_dask.sources.formats import is_found_as_ids, is_named_for
+from sadih_dask.sources.labels import advice
 
 Unlabelled = Literal["error", "drop"]
 Part = Literal["database", "queries"]
@@ -65,8 +67,10 @@ class DataFiles:
     """What a caller said about the files of a data set.
 
     features, labels, ids, thumbnails   names, globs or lists of them; the same rows in each
-    features_variable, labels_variable  where a file holds several; without `labels` they are
-                                        looked for in the files of the features
+    features_variable, labels_variable, ids_variable
+                                        where a file holds several; without `labels` or `ids` they
+                                        are looked for in the files of the features. Features may
+                                        be a pattern, of a column each; "" as ids: none
     transpose, scale                    of the features, as in `open_features`
     class_names, separator              of the labels, as in `open_labels`
     known_classes                       of another store, whose numbers classes are to have here
@@ -74,7 +78,11 @@ class DataFiles:
     labelled                            whether there must be labels
     unlabelled                          what to do about multi-hot rows and lists without a label
     memory_limit                        bytes that a format which cannot be streamed may load
-    hold_out                            takes one part of the rows, queries or what stays, only
+    hold_out                            takes one part of the rows, queries or what stays, only;
+                                        without other ids rows have their numbers in the files,
+                                        one file counted after the other
+    numbered_as                         first and end of these numbers in another store, by the
+                                        contents of the files
     """
 
     features: Paths
@@ -83,6 +91,7 @@ class DataFiles:
     thumbnails: Paths | None = None
     features_variable: str | None = None
     labels_variable: str | None = None
+    ids_variable: str | None = None
     transpose: bool = False
     scale: str | float | None = None
     class_names: Sequence[str] | None = None
@@ -92,12 +101,22 @@ class DataFiles:
     labelled: bool = False
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     hold_out: HoldOut | None = None
+    numbered_as: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def numbers_rows(self) -> bool:
+        """Say whether rows that come without ids get their numbers."""
+        return self.hold_out is not None and self.ids_variable is None
 
     @property
     def reading_options(self) -> str:
         """Return what decides the rows beside the files themselves."""
         reading = (self.transpose, self.scale, self.separator, self.unlabelled)
-        return repr((*reading, self.features_variable, self.labels_variable, self.hold_out))
+        named = (self.features_variable, self.labels_variable, self.hold_out)
+        # Stores that were made before ids had a variable are read in the same way as ever
+        return repr(
+            (*reading, *named, *(() if self.ids_variable is None else (self.ids_variable,)))
+        )
 
     def expanded(self) -> DataFiles:
         """Return the same with every glob replaced by the files that it matches now."""
@@ -109,6 +128,17 @@ class DataFiles:
         given: Sequence[str] | None = getattr(self, what)
         return () if given is None else tuple(given)
 
+    def groups(self) -> list[dict[str, tuple[str, ...]]] | None:
+        """Return a file of features and those beside it, by what they hold; None if that is open.
+
+        Globs must be expanded already, and there must be as many files of each kind.
+        """
+        named = {name: self.names(name) for name in ("features", *BESIDE) if self.names(name)}
+        if len({len(found) for found in named.values()}) != 1:
+            return None
+        rows = zip(*named.values(), strict=True)
+        return [{name: (file,) for name, file in zip(named, row, strict=True)} for row in rows]
+
     def of(self, named: Mapping[str, tuple[str, ...]]) -> DataFiles:
         """Return the same with other files, by what they hold."""
         beside = {name: named.get(name) for name in BESIDE}
@@ -117,12 +147,13 @@ class DataFiles:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Sources with one row count."""
+    """Sources with one row count; whether somebody has asked for the ids."""
 
     features: RowSource
     labels: LabelSource | None
     ids: RowSource | None
     thumbnails: RowSource | None
+    ids_wanted: bool = True
 
     @property
     def n_rows(self) -> int:
@@ -145,6 +176,17 @@ class Inputs:
         classes = () if self.labels is None else self.labels.class_names
         return [{name: source.shape_note() for name, source in self.sources.items()}, classes]
 
+    def advice(self) -> Iterator[Advice]:
+        """Say what is probably not meant as it is."""
+        shape = parts_of(self.features)[0].row_shape
+        if len(shape) > 1:
+            yield Advice(
+                f"{self.features.origin}: a row is an array of {' x '.join(map(str, shape))}; its "
+                f"numbers are taken one after the other, as {self.features.width:,} features"
+            )
+        if self.labels is not None:
+            yield from advice(self.labels, self.n_rows)
+
     def describe(self) -> str:
         """Say in one line where the rows come from."""
         return "; ".join(f"{name}: {source.describe()}" for name, source in self.sources.items())
@@ -163,47 +205,44 @@ def open_inputs(files: DataFiles, known: Sequence[str] | None = None) -> Inputs:
         transpose=files.transpose,
         scale=files.scale,
         memory_limit=files.memory_limit,
+        taken=[name for name in (files.labels_variable, files.ids_variable) if name],
     )
-    n_rows = features.n_rows
     # The short files first: a wrong row count should not wait for the pass over the labels.
-    ids = None if files.ids is None else open_ids(files.ids, n_rows=n_rows)
+    ids = _open_ids(files, features)
     thumbnails = None
     if files.thumbnails is not None:
-        thumbnails = open_thumbnails(files.thumbnails, n_rows=n_rows)
+        thumbnails = open_thumbnails(files.thumbnails, n_rows=features.n_rows)
+    for name, beside in (("ids", ids), ("thumbnails", thumbnails)):
+        if beside is not None:
+            check_pairs(beside, features, name)
     labels = _open_labels(files, features)
     if labels is None and files.labelled:
         raise LabelError(
             f"{features.describe()}: there are no labels, and no variable of the files is named "
             "like them. Name their files (source.labels) or their variable (source.labels_variable)"
         )
-    if labels is not None and files.labels is None:
-        _check_shards(features, labels)
     if labels is not None and known is not None:
         labels = _continue_classes(labels, tuple(known), given=files.class_names is not None)
-    return Inputs(features, labels, ids, thumbnails)
+    wanted = files.ids is not None or bool(files.ids_variable)
+    return Inputs(features, labels, ids, thumbnails, wanted)
 
 
-def parts_of(source: RowSource) -> tuple[RowSource, ...]:
-    """Return the files of a source, one source each."""
-    while isinstance(source, View):
-        source = source.inner
-    return source.parts if isinstance(source, JoinedRows) else (source,)
-
-
-def _check_shards(features: RowSource, labels: LabelSource) -> None:
-    """Labels that lie beside the features must be as many in every file, not only in all."""
-    for mine, theirs in zip(parts_of(features), parts_of(labels), strict=True):
-        if mine.n_rows != theirs.n_rows:
-            raise LabelError(
-                f"{theirs.origin}: has labels for {theirs.n_rows:,} rows, but {mine.origin} has "
-                f"{mine.n_rows:,}. Write the file again."
-            )
+def _open_ids(files: DataFiles, features: RowSource) -> RowSource | None:
+    """Open the ids: those that are named, or found beside the features."""
+    if files.ids is not None:
+        return open_ids(files.ids, files.ids_variable, n_rows=features.n_rows)
+    variable = files.ids_variable
+    if variable is None:
+        variable = _beside(features, is_found_as_ids, "ids")
+    if variable:
+        return open_ids(features.files(), variable, n_rows=features.n_rows)
+    return None
 
 
 def _open_labels(files: DataFiles, features: RowSource) -> LabelSource | None:
     variable = files.labels_variable
     if files.labels is None and variable is None:
-        variable = _label_variable(features)
+        variable = _beside(features, lambda found: is_named_for(found, "labels"), "labels")
         if variable is None:
             if files.class_names is not None:
                 raise LabelError(
@@ -215,25 +254,26 @@ def _open_labels(files: DataFiles, features: RowSource) -> LabelSource | None:
         features if files.labels is None else files.labels,
         variable,
         class_names=files.class_names,
-        n_rows=features.n_rows,
+        features=features,
         separator=files.separator,
         allow_unlabelled=files.unlabelled == "drop",
         memory_limit=files.memory_limit,
     )
 
 
-def _label_variable(features: RowSource) -> str | None:
-    """Return the variable beside the features that is named like labels, if there is just one."""
-    path = features.files()[0]
-    taken = parts_of(features)[0].origin.variable
-    variables = list_variables(path)
-    if taken is None or len(variables) < 2:
+def _beside(
+    features: RowSource, fits: Callable[[Variable], bool], purpose: Literal["labels", "ids"]
+) -> str | None:
+    """Return the variable beside the features that is named so, if there is just one."""
+    path, first = features.files()[0], parts_of(features)[0]
+    if first.origin.variable is None:
         return None
-    found = [v.name for v in variables if v.name != taken and is_named_for(v, "labels")]
+    taken = first.columns if isinstance(first, WideSource) else (first.origin.variable,)
+    found = [v.name for v in list_variables(path) if v.name not in taken and fits(v)]
     if len(found) > 1:
         raise InputError(
-            f"{path}: {' and '.join(map(repr, found))} could both be the labels",
-            remedy=Remedy("Name one with {}", Argument("labels_variable")),
+            f"{path}: {' and '.join(map(repr, found))} could both be the {purpose}",
+            remedy=Remedy("Name one with {}", Argument(f"{purpose}_variable")),
         )
     return found[0] if found else None
 

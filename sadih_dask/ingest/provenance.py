@@ -53,12 +53,14 @@ class FileMark:
     stamp     hash of what changes when it is written: size, times and inode number, or entity tag
     content   hash of its name, its role and its bytes
     place     where it was, in words
+    rows      first and end of the numbers of its rows, where these are their ids
     """
 
     path: str
     stamp: str
     content: str
     place: str = field(compare=False)
+    rows: tuple[int, int] | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, file: str, role: str, known: Mapping[tuple[str, str], str]) -> FileMark:
@@ -66,7 +68,7 @@ class FileMark:
 
         `known` has the contents of files by path and stamp; any other file is read.
         """
-        place = file if is_url(file) else str(Path(file).absolute())
+        place = place_of(file)
         with reading(file):
             found = status(file)
             documents = {name: status(name) for name in _documents(file, found)}
@@ -81,6 +83,11 @@ class FileMark:
                 times = [each.modified for each in documents.values()]
                 content = _digest([name_of(file), role, inside, times])[:16]
         return cls(path, stamp, content, place)
+
+
+def place_of(file: str) -> str:
+    """Return where a file is, wherever the caller stands."""
+    return file if is_url(file) else str(Path(file).absolute())
 
 
 @lru_cache(maxsize=2**16)
@@ -173,6 +180,22 @@ class Provenance:
         return tuple(mark.place for mark in missing)
 
     @property
+    def row_numbers(self) -> dict[str, tuple[int, int]]:
+        """Return first and end of the row numbers of the files, by their contents."""
+        return {mark.content: mark.rows for mark in self.marks if mark.rows is not None}
+
+    def numbered(self, lengths: Sequence[int], known: Mapping[str, tuple[int, int]]) -> Provenance:
+        """Number the rows of the files, those that are not known behind those that are."""
+        end = max((end for _, end in known.values()), default=0)
+        marks = []
+        for mark, length in zip(self.marks, lengths, strict=True):
+            rows = known.get(mark.content)
+            if rows is None:
+                rows, end = (end, end + length), end + length
+            marks.append(replace(mark, rows=rows))
+        return replace(self, marks=tuple(marks))
+
+    @property
     def contents(self) -> dict[tuple[str, str], str]:
         """Return what the files held, by path and stamp."""
         return {(mark.path, mark.stamp): mark.content for mark in (*self.marks, *self.beside)}
@@ -207,7 +230,8 @@ class Provenance:
             texts = [record.options, record.hold_out, record.fingerprint]
             for mark in (*record.marks, *record.beside):
                 texts += (*_row(mark), mark.place)
-            if all(isinstance(text, str) for text in texts):
+            rows = [(*mark.rows,) for mark in record.marks if mark.rows is not None]
+            if all(isinstance(text, str) for text in texts) and all(map(_is_range, rows)):
                 return record
         except (TypeError, KeyError):
             pass
@@ -245,6 +269,10 @@ def in_words(places: Sequence[str]) -> str:
     """Name a few files and count the others."""
     more = len(places) - _MOST_NAMED
     return ", ".join(places[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _is_range(rows: tuple[object, ...]) -> bool:
+    return [type(number) for number in rows] == [int, int]
 
 
 def _row(mark: FileMark) -> tuple[str, str, str]:

@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 from sadih_dask.errors import InputError
 from sadih_dask.files.filesystem import name_of
-from sadih_dask.ingest.inputs import HoldOut, Inputs, Unlabelled, parts_of
+from sadih_dask.ingest.inputs import HoldOut, Inputs, Unlabelled
 from sadih_dask.learning.randomness import splitmix64
 from sadih_dask.sources import RowSource
 from sadih_dask.sources.contract import Block, pieces
+from sadih_dask.sources.features import parts_of
 from sadih_dask.stores.columns import fitting
 
 _SEGMENT_ROWS = 65_536
@@ -65,6 +66,7 @@ class Feed:
     those with a label, if others are to be dropped. Then the labels are read once more to count
     them. Source rows are taken in spans, of which only the number of taken rows is remembered.
 
+    ranges     of source rows that may be taken
     n_rows     rows that are taken
     n_dropped  rows of this part that are left out because they have no label
     """
@@ -86,7 +88,8 @@ class Feed:
         self._deciding = labels if drops else None
         self._chooser = None if hold_out is None else Chooser(hold_out, parts_of(inputs.features))
         self._whole = not drops and hold_out is None
-        self._spans = [(0, inputs.n_rows)] if ranges is None else list(ranges)
+        self.ranges = [(0, inputs.n_rows)] if ranges is None else list(ranges)
+        self._spans = self.ranges
         self._segment: tuple[int, npt.NDArray[np.int64], Block | None] | None = None
         counts = [stop - start for start, stop in self._spans]
         if not self._whole:

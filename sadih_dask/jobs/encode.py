@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from sadih_dask.compute.run import heard_in
-from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.estimator import Hasher
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.types import BitOrder
 
@@ -20,7 +20,7 @@ class Encoded:
 
 
 def encode(
-    model: SADIH,
+    model: Hasher,
     store: FeatureStore,
     url: str | os.PathLike[str],
     *,

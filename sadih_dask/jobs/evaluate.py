@@ -17,11 +17,11 @@ import numpy as np
 from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows, coverage_of
 from sadih_dask.compute.rows import StoreRows
-from sadih_dask.compute.run import heard_in
+from sadih_dask.compute.run import heard_in, nobody, reporting
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.files.file import locate
 from sadih_dask.files.redaction import redact
-from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.evaluation import AskedRows
 from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES
 from sadih_dask.report import code_statistics
@@ -47,7 +47,7 @@ class Collection:
     database: FeatureStore | None = None
     codes: CodeStore | None = None
 
-    def check(self, model: SADIH) -> None:
+    def check(self, model: Hasher) -> None:
         """Refuse what cannot be evaluated, before anything is read."""
         for store in (self.queries, self.database):
             if store is not None and "labels" not in store.arrays:
@@ -62,17 +62,13 @@ class Collection:
             _check_codes(self.codes, self.database, model)
 
 
-def _check_codes(codes: CodeStore, database: FeatureStore | None, model: SADIH) -> None:
+def _check_codes(codes: CodeStore, database: FeatureStore | None, model: Hasher) -> None:
     """Codes must be those of this model, of these rows, and hashed."""
     if database is None:
         raise InputError(
             f"{codes.url} has codes but no labels; give the database that it was made of"
         )
-    if codes.model != model.fingerprint_:
-        raise InputError(
-            f"{codes.url} holds codes of model {codes.model!r}, and this is model "
-            f"{model.fingerprint_!r}; encode {database.url} with it first"
-        )
+    model.check_codes(codes)
     coverage = coverage_of(codes)
     change = None if coverage is None else coverage.difference(database)
     kind = codes.properties.get("protocol")
@@ -84,7 +80,7 @@ def _check_codes(codes: CodeStore, database: FeatureStore | None, model: SADIH) 
 
 
 def measure(
-    model: SADIH,
+    model: Hasher,
     rows: Collection,
     n_bits: Sequence[int] = (),
     max_queries: int | None = MAX_QUERIES,
@@ -98,43 +94,58 @@ def measure(
     rows.check(model)
     own = model.hash_function_.n_bits
     asked = AskedRows(model, rows.queries, rows.database, max_queries, class_folds)
-    lengths = []
-    for bits in sorted({own, *n_bits}):
-        sister, seconds = (model, None) if bits == own else _sister(model, bits)
-        codes = rows.codes if bits == own else None
-        n_rows = 0 if rows.database is None else rows.database.n_rows
-        heard = heard_in(n_rows)
-        found = asked.evaluate(sister, codes, progress=heard)
+    all_bits = sorted({own, *n_bits})
+    heard = heard_in((rows.database or rows.queries).n_rows * len(all_bits)) or nobody
+    lengths: list[Length] = []
+
+    def part(done: int, total: int) -> None:
+        """Looking rows up comes first, and is taken for half of what a length costs."""
+        heard(len(lengths) * 2 * total + done, len(all_bits) * 2 * total)
+
+    for bits in all_bits:
+        with reporting(nobody):
+            sister, seconds = (model, None) if bits == own else _sister(model, bits)
+            codes = rows.codes if bits == own else None
+            found = asked.evaluate(sister, codes, progress=part)
         lengths.append(Length(bits, found, seconds))
+        part(0, 1)
     return lengths
 
 
-def _sister(model: SADIH, n_bits: int) -> tuple[SADIH, float]:
+def _sister(model: Hasher, n_bits: int) -> tuple[Hasher, float]:
     began = time.perf_counter()
-    sister: SADIH = copy.copy(model).set_params(n_bits=n_bits).refit()
+    sister: Hasher = copy.copy(model).set_params(n_bits=n_bits).refit()
     return sister, time.perf_counter() - began
 
 
-def look_closer(model: SADIH, rows: Collection, lengths: Sequence[Length]) -> Retrieval:
+def look_closer(model: Hasher, rows: Collection, lengths: Sequence[Length]) -> Retrieval:
     """Count bits, and find neighbours to show if rows have pictures; one pass over the database."""
     queries, database = rows.queries, rows.database
     names = (database or queries).class_names
     found = Retrieval(lengths, model, classes=names)
     if database is None:
-        return replace(found, bits=code_statistics.BitCounts.learned(model))
+        bits = code_statistics.BitCounts.learned(model) if len(model.label_codes_) else None
+        return replace(found, bits=bits)
     chosen: Ints = np.zeros(0, np.int64)
     if _have_pictures(queries, database):
-        own = found.own.protocols.encoded or found.own.protocols.learned
+        own = found.own.protocols.widest
         chosen = _looked_up(own)[code_statistics.spread_of(own.average_precision)]
-    asked = np.zeros((0, model.label_codes_.shape[1]), np.uint8)
+    asked = model.label_codes_[:0]
     if len(chosen):
         asked = model.transform(queries.take("features", chosen))
     heard = heard_in(database.n_rows)
-    bits, nearest = code_statistics.gather(_codes(model, rows, database), asked, progress=heard)
+    codes = _codes(model, rows, database)
+    bits, nearest = code_statistics.gather(codes, asked, progress=heard)
     shown = None
     if len(chosen):
         shown = code_statistics.pictured(queries, chosen, database, nearest, names)
-    return replace(found, bits=bits, neighbours=shown)
+    return replace(
+        found,
+        bits=bits,
+        neighbours=shown,
+        buckets=code_statistics.Buckets.of(codes, hashed=rows.codes is None),
+        row_bytes=database.n_features * database.dtype("features").itemsize,
+    )
 
 
 def _looked_up(found: Evaluation) -> Ints:
@@ -150,7 +161,7 @@ def _have_pictures(queries: FeatureStore, database: FeatureStore) -> bool:
     return both and queries.shape("thumbnails")[1:] == database.shape("thumbnails")[1:]
 
 
-def _codes(model: SADIH, rows: Collection, database: FeatureStore) -> DatabaseCodes:
+def _codes(model: Hasher, rows: Collection, database: FeatureStore) -> DatabaseCodes:
     if rows.codes is not None:
         return DatabaseCodes.of_store(rows.codes)
     features = StoreRows(database, 0, database.n_rows)
@@ -162,7 +173,7 @@ def _number_alike(names: Sequence[str], other: Sequence[str]) -> bool:
     return all(a == b for a, b in zip(names, other, strict=False))
 
 
-def document(model: SADIH, rows: Collection, lengths: Sequence[Length]) -> dict[str, Any]:
+def document(model: Hasher, rows: Collection, lengths: Sequence[Length]) -> dict[str, Any]:
     """Everything that was measured, as JSON takes it."""
     return {
         "model": model.fingerprint_,
@@ -185,7 +196,7 @@ def lengths_of(found: Mapping[str, Any]) -> list[Length]:
     ]
 
 
-def write_metrics(folder: Path, model: SADIH, rows: Collection, lengths: Sequence[Length]) -> Path:
+def write_metrics(folder: Path, model: Hasher, rows: Collection, lengths: Sequence[Length]) -> Path:
     """Write everything that was measured."""
     text = json.dumps(document(model, rows, lengths), indent=1).encode()
     locate(folder / METRICS).write(lambda file: file.writelines([text]))
@@ -194,7 +205,7 @@ def write_metrics(folder: Path, model: SADIH, rows: Collection, lengths: Sequenc
 
 def write_page(
     folder: Path,
-    model: SADIH,
+    model: Hasher,
     rows: Collection,
     lengths: Sequence[Length],
     *,

@@ -12,10 +12,12 @@ from sadih_dask.compute.checkpoint import Checkpoint
 from sadih_dask.compute.run import heard_in
 from sadih_dask.errors import Argument, ConflictError, Remedy, SadihError
 from sadih_dask.files.file import locate
-from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.estimator import Hasher
+from sadih_dask.model.methods import load_model, method_named
 from sadih_dask.model.parameters import DECIDED_BY_THE_SCAN
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.coverage import Difference
+from sadih_dask.stores.features import find_ids
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ class Fitted:
     n_rows_removed  rows that were deleted from the store, and taken out
     """
 
-    model: SADIH
+    model: Hasher
     n_rows: int
     n_rows_read: int
     n_rows_loaded: int = 0
@@ -48,11 +50,14 @@ def fit(
     target: str | os.PathLike[str],
     parameters: Mapping[str, Any],
     *,
+    method: str = "sadih",
     candidates: Iterable[str] = (),
     overwrite: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Fitted:
     """Fit a model to a store and write it to a path or URL, or bring the one there up to date.
+
+    ``method`` is one of `model.methods.METHODS`, ``parameters`` are those of its estimator.
 
     A model of the same parameters that has learned from the first rows of the store learns from
     the others; any other model stays, unless it may be overwritten. ``candidates`` are files of
@@ -62,7 +67,7 @@ def fit(
     scan has come to; the same call goes on after an interruption, and removes it when the model is
     saved.
     """
-    wanted, place = SADIH(**parameters), locate(target)
+    wanted, place = method_named(method, parameters), locate(target)
     kept = None if checkpoint is None else Checkpoint(checkpoint)
     before = place.version()
     if not overwrite and place.is_file():
@@ -72,7 +77,6 @@ def fit(
     n_new, n_loaded = store.n_rows if change is None else change.n_new, 0
     if change is None or not change.is_empty or overwrite or not place.is_file():
         place.check()
-        model.set_params(**wanted.get_params())
         model.fit(store, progress=heard_in(n_new), checkpoint=kept)
         model.save(target, since=before)
         n_loaded = model.n_rows_loaded_
@@ -82,30 +86,59 @@ def fit(
     return Fitted(model, store.n_rows, n_new - n_loaded, n_loaded, n_removed)
 
 
+@dataclass(frozen=True)
+class Forgotten:
+    """A model without some rows; ``n_anchors`` of its anchors are among these, and stay."""
+
+    model: Hasher
+    n_rows: int
+    n_anchors: int
+
+
+def forget(store: FeatureStore, target: str | os.PathLike[str], ids: Any) -> Forgotten:
+    """Take rows, by their ids, out of the model file that has learned from the store.
+
+    The rows stay in the store. Anchors are rows that were learned from, and a model keeps its own:
+    to be rid of them delete the rows and fit a new model.
+    """
+    place = locate(target)
+    before = place.version()
+    place.check()
+    model = load_model(target)
+    rows = find_ids(store, ids)
+    model.forget_ids(store, ids)
+    model.save(target, since=before)
+    anchors = getattr(model.hash_function_, "anchor_map", None)
+    n_anchors = 0 if anchors is None else anchors.count_among(store.take("features", rows))
+    return Forgotten(model, len(rows), n_anchors)
+
+
 def reusable(
-    store: FeatureStore, wanted: SADIH, candidates: Iterable[str]
-) -> tuple[SADIH, Difference | None]:
-    """Return the first model whose statistics are of use, and what has changed since."""
+    store: FeatureStore, wanted: Hasher, candidates: Iterable[str]
+) -> tuple[Hasher, Difference | None]:
+    """Give the model what the first of use knows of rows; also return what has changed since."""
     for path in candidates:
         try:
-            model = SADIH.load(path)
+            model = load_model(path)
         except (SadihError, OSError) as error:
             logger.warning("%s; its rows are read again", error)
             continue
         same = all(getattr(model, n) == getattr(wanted, n) for n in DECIDED_BY_THE_SCAN)
         if same and (change := model.change_in(store)) is not None:
-            return model, change
+            return wanted.take_over(model), change
     return wanted, None
 
 
 def _at_target(
-    store: FeatureStore, path: str | os.PathLike[str], wanted: SADIH
-) -> tuple[SADIH, Difference | None]:
+    store: FeatureStore, path: str | os.PathLike[str], wanted: Hasher
+) -> tuple[Hasher, Difference | None]:
     """Return the model at `path` and what it does not know; ConflictError if it is of other rows.
 
     A model of this very store whose rows cannot be caught up with learns from all rows again.
     """
-    model = SADIH.load(path)
+    model = load_model(path)
+    if model.method != wanted.method:
+        raise ConflictError(f"{path} holds a model of the method {model.method}", remedy=OVERWRITE)
     found, asked = model.get_params(), wanted.get_params()
     if different := [name for name in asked if found[name] != asked[name]]:
         words = ", ".join(f"{name}={found[name]!r} (not {asked[name]!r})" for name in different)

@@ -7,6 +7,7 @@ The database comes first, and the queries follow the numbers that it gives to cl
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -16,16 +17,23 @@ from sadih_dask.compute.run import listener
 from sadih_dask.errors import (
     Argument,
     ConflictError,
+    DtypeError,
     FormatError,
     IncompleteError,
     InputError,
+    NoFilesError,
     Remedy,
+    SadihError,
 )
 from sadih_dask.ingest import Changes, DataFiles, Ingested, Mode, compare
 from sadih_dask.ingest import ingest as ingest_files
 from sadih_dask.ingest.changes import expected
+from sadih_dask.ingest.ingestion import read_through
+from sadih_dask.ingest.provenance import NOTHING, in_words, look, provenance_of
 from sadih_dask.ingest.synthetic import Part, generate
 from sadih_dask.stores import FeatureStore
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,8 @@ class Rows:
     n_new: int
     n_kept: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -159,8 +169,10 @@ def ingest(
             continue
         files, mode = read
         if url == stores.queries:
-            known = FeatureStore.open(stores.database).class_names
-            files = replace(files, known_classes=known or None)
+            database = FeatureStore.open(stores.database)
+            numbers = (provenance_of(database) or NOTHING).row_numbers
+            known = database.class_names or None
+            files = replace(files, known_classes=known, numbered_as=numbers)
         done[url] = ingest_files(files, url, mode=mode, progress=listener(), **form)
     return done
 
@@ -171,6 +183,8 @@ class SourceFiles:
 
     on_change    what to do if a file that was read is another now, or the form of a store
     on_removal   what to do if a file that was read is gone
+    on_error     what to do about a file that cannot be read: stop, or take the others
+    skipped      files that could not be read, and why
     """
 
     database: DataFiles
@@ -179,9 +193,18 @@ class SourceFiles:
     on_change: Literal["refuse", "rebuild"] = "refuse"
     on_removal: Literal["keep", "refuse", "rebuild"] = "keep"
     min_age: float = 0.0
+    on_error: Literal["stop", "skip"] = "stop"
+    skipped: dict[str, str] = field(default_factory=dict, compare=False)
 
     def plan(self, stores: Stores) -> Plan:
         """Compare the files with the stores; ConflictError if that is to be refused."""
+        while True:
+            try:
+                return self._plan(stores)
+            except _UNREADABLE as error:
+                self._skip(stores, error)
+
+    def _plan(self, stores: Stores) -> Plan:
         found = {url: self._compared(files, url) for url, files in self._sets(stores)}
         modes = {url: self._mode(changes) for url, changes in found.items()}
         if stores.queries in found and _number_otherwise(stores):
@@ -192,7 +215,8 @@ class SourceFiles:
             for url, changes in found.items()
         ]
         sizes = [_to_read(changes, modes[url]) for url, changes in found.items()]
-        remarks = (f"source: {words}" for one in found.values() if (words := one.in_words()))
+        remarks = [f"source: {words}" for one in found.values() if (words := one.in_words())]
+        remarks += (f"source: skipped: {reason}" for reason in self.skipped.values())
         reads = {
             url: None if mode is None or (files := found[url].files) is None else (files, mode)
             for url, mode in modes.items()
@@ -207,6 +231,46 @@ class SourceFiles:
 
     def ingest(self, stores: Stores, plan: Plan) -> Rows:
         """Append new files, or make a store anew where that was chosen."""
+        while True:
+            try:
+                return replace(self._ingest(stores, plan), skipped=self.skipped)
+            except _UNREADABLE as error:
+                self._skip(stores, error)
+                plan = self._plan(stores)
+
+    def _skip(self, stores: Stores, error: SadihError) -> None:
+        """Find files that cannot be read by themselves and pass them over, or raise the error."""
+        if self.on_error != "skip" or isinstance(error, NoFilesError):
+            raise error
+        n_before = len(self.skipped)
+        for url, files in self._sets(stores):
+            store = FeatureStore.open(url) if _exists(url) else None
+            files = self._readable(files).expanded()
+            known = NOTHING if store is None else provenance_of(store) or NOTHING
+            states = zip(files.groups() or [], look(files, known).marks, strict=True)
+            for group, mark in states:
+                if known.has(mark):
+                    continue
+                try:
+                    read_through(files.of(group), store)
+                except _UNREADABLE as reason:
+                    self.skipped[group["features"][0]] = str(reason)
+                    logger.warning("skipped: %s", reason)
+        if len(self.skipped) == n_before:
+            raise error
+
+    def _readable(self, files: DataFiles) -> DataFiles:
+        """The files without those that are skipped."""
+        if not self.skipped:
+            return files
+        files = files.expanded()
+        kept = [g for g in files.groups() or [] if g["features"][0] not in self.skipped]
+        if not kept:
+            raise NoFilesError(f"no file can be read: {in_words([*self.skipped.values()])}")
+        names = {name: tuple(group[name][0] for group in kept) for name in kept[0]}
+        return files.of(names)
+
+    def _ingest(self, stores: Stores, plan: Plan) -> Rows:
         done: dict[str, Ingested] = {}
         for url, files in self._sets(stores):
             read = plan.reads[url]
@@ -218,7 +282,8 @@ class SourceFiles:
         if (database := done.get(stores.database)) is None:
             return Rows(0)
         facts = {"files": database.n_files, "rows_dropped": database.n_dropped}
-        return Rows(database.n_new, database.n_kept, facts)
+        advice = tuple(map(str, database.advice))
+        return Rows(database.n_new, database.n_kept, facts, advice)
 
     def _sets(self, stores: Stores) -> Iterator[tuple[str, DataFiles]]:
         yield stores.database, self.database
@@ -226,7 +291,7 @@ class SourceFiles:
             yield stores.queries, self.queries
 
     def _compared(self, files: DataFiles, url: str) -> Changes:
-        return compare(files, url, min_age=self.min_age)
+        return compare(self._readable(files), url, min_age=self.min_age)
 
     def _renumbering(self, url: str, files: DataFiles) -> tuple[DataFiles, Mode]:
         """Queries are read again under the numbers that the database gives their classes now."""
@@ -283,6 +348,7 @@ class SourceFiles:
         return ", ".join(f"{n} is {found[n]}, not {v}" for n, v in wanted if v != found[n])
 
 
+_UNREADABLE = (InputError, FormatError, DtypeError)
 Source: TypeAlias = SourceFiles | Digits | Clouds
 
 

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.compute.run import computed, heard_in, is_lazy
+from sadih_dask.compute.run import heard_in
 from sadih_dask.compute.search import search
 from sadih_dask.errors import Argument, ConflictError, FormatError, InputError, Remedy, require
 from sadih_dask.files.filesystem import write_atomically
 from sadih_dask.jobs.inspect import open_store
-from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.collections import in_memory
+from sadih_dask.model.estimator import Hasher
 from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
 from sadih_dask.stores import CodeStore, FeatureStore
@@ -82,17 +83,7 @@ def _write_zarr(result: Neighbours | WithinRadius, path: Path, query_ids: Array 
 def _write_parquet(result: Neighbours | WithinRadius, path: Path, query_ids: Array | None) -> None:
     arrow = require("pyarrow", "writing Parquet")
     parquet = require("pyarrow.parquet", "writing Parquet")
-    counts = np.full(len(result), result.k) if isinstance(result, Neighbours) else result.counts
-    query = np.repeat(np.arange(len(result)), counts)
-    first = np.cumsum(counts) - counts
-    named = query if query_ids is None else np.asarray(query_ids)[query]
-    columns = {
-        "query": _column(named),
-        "rank": np.arange(len(query)) - first[query],
-        "id": _column(result.ids.reshape(-1)),
-        "row": result.rows.reshape(-1),
-        "distance": result.distances.reshape(-1),
-    }
+    columns = {name: _column(values) for name, values in result.columns(query_ids).items()}
     parquet.write_table(arrow.table(columns), path, compression="zstd", write_page_checksum=True)
 
 
@@ -111,7 +102,7 @@ class Queries:
 
 
 def open_queries(
-    url: str, codes: CodeStore, model: SADIH | None = None, *, symmetric: bool = False
+    url: str, codes: CodeStore, model: Hasher | None = None, *, symmetric: bool = False
 ) -> Queries:
     """Open what is to be looked up among ``codes``.
 
@@ -120,17 +111,12 @@ def open_queries(
     """
     if model is None:
         return _from_codes(url)
-    if codes.model != model.fingerprint_:
-        raise InputError(
-            f"{codes.url} holds codes of model {codes.model!r}, and this is model "
-            f"{model.fingerprint_!r}; codes of two models cannot be compared"
-        )
+    model.check_codes(codes)
     features, ids = _features(url)
     if not symmetric:
-        scores = model.project(_in_memory(features))
+        scores = in_memory(model.project(features))
         return Queries(pack(scores), ids, scores)
-    hashed = model.transform(features)
-    return Queries(computed(hashed) if is_lazy(hashed) else hashed, ids)
+    return Queries(in_memory(model.transform(features)), ids)
 
 
 _GIVE_MODEL = Remedy("Give the model that hashes them ({})", Argument("model"))
@@ -160,10 +146,6 @@ def _load(path: Path) -> Array:
     except (ValueError, EOFError) as error:
         raise FormatError(f"{path} is no .npy file of numbers ({error})") from error
     return found
-
-
-def _in_memory(features: FeatureStore | Array) -> Array:
-    return features.read("features") if isinstance(features, FeatureStore) else features
 
 
 def look_up(

@@ -17,7 +17,7 @@ from sadih_dask.files.file import locate
 from sadih_dask.jobs.evaluate import missing_matplotlib
 from sadih_dask.jobs.fit import OVERWRITE, Fitted
 from sadih_dask.model.cross_validation import SADIHCV
-from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.methods.sadih import SADIH
 from sadih_dask.model.parameters import DEFAULT_GRID, candidates
 from sadih_dask.stores import FeatureStore
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import scipy.linalg as la
@@ -22,6 +23,8 @@ DESCENT_TOLERANCE = 1e-6
 SHARPNESS = 2.0
 PIECE_VALUES = 2**24
 """Scores of rows by label groups that a vote holds at a time: 128 MiB."""
+Product: TypeAlias = Callable[[Floats, Floats], Floats]
+"""The product of two matrices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,23 +65,32 @@ class HashFunction:
         shape = f"{len(self.projection)} {source} to {self.n_bits} bits"
         return f"<HashFunction: {shape}{voting}{opened}>"
 
+    def mapped(self, features: Array) -> Array:
+        """What the affine maps act on."""
+        return features if self.anchor_map is None else self.anchor_map(features)
+
     def project(self, features: Array) -> Floats:
         """Real-valued scores whose signs are the bits, (n, l), in float64.
 
         Where there are many groups to vote, a few rows at a time.
         """
-        mapped = features if self.anchor_map is None else self.anchor_map(features)
+        mapped = self.mapped(features)
         rows = max(1, PIECE_VALUES // self.projection.shape[1])
         found = np.empty((len(mapped), self.n_bits))
         for start in range(0, len(mapped), rows):
             part = mapped[start : start + rows].astype(np.float64, copy=False)
-            scores = part @ self.projection + self.offset
-            if self.mixture is not None:
-                scores = vote(scores, self.mixture, self.sharpness)
-            if (opening := self.opening) is not None:
-                scores += opening.weight * unit(part @ opening.projection + opening.offset)
-            found[start : start + rows] = scores
+            found[start : start + rows] = self.score(part)
         return found
+
+    def score(self, mapped: Floats, product: Product = np.matmul) -> Floats:
+        """Scores of rows that are mapped already."""
+        scores = product(mapped, self.projection) + self.offset
+        if self.mixture is not None:
+            scores = vote(scores, self.mixture, self.sharpness, product)
+        if (opening := self.opening) is not None:
+            open_scores = product(mapped, opening.projection) + opening.offset
+            scores += opening.weight * unit(open_scores)
+        return scores
 
 
 def hash_function(
@@ -102,17 +114,20 @@ def unstandardised(P: Floats, intercept: Floats, statistics: Statistics) -> tupl
     return projection, intercept - statistics.mean @ projection
 
 
-def vote(scores: Floats, codes: Floats, sharpness: float) -> Floats:
+def vote(scores: Floats, codes: Floats, sharpness: float, product: Product = np.matmul) -> Floats:
     """The sum of the groups' codes (g, l), weighted by their scores (n, g); (n, l).
 
     The scores estimate the probability of each group; negative ones are noise. Raised to a power
     they give the vote to the likely groups: all of it to the likeliest, if the power is large. The
-    result is as long as the highest score: a row that no group claims has little to say.
+    result is as long as the highest score: a row that no group claims has little to say. With an
+    infinite power the highest score decides alone, whatever its sign.
     """
+    if np.isinf(sharpness):
+        return np.asarray(codes[scores.argmax(axis=1)])
     likely = np.maximum(scores, 0.0)
     top = likely.max(axis=1, keepdims=True)
     likely /= np.where(top > 0.0, top, 1.0)
-    return np.asarray(unit(np.power(likely, sharpness, out=likely) @ codes) * top)
+    return unit(product(np.power(likely, sharpness, out=likely), codes)) * top
 
 
 def unit(rows: Floats) -> Floats:
@@ -131,9 +146,14 @@ def ridge_encoder(problem: Problem, state: State) -> tuple[Floats, Floats]:
 
     P = B X^T (X X^T + ridge n I)^-1. The features are centred, so the intercept is the mean code.
     """
-    B = state.B
-    P = la.cho_solve(problem.ridge_factor, problem.XG @ B.T, check_finite=False).T
-    return np.ascontiguousarray(P), (B @ problem.N) / problem.n
+    coefficients, intercept = regress_codes(problem, state.B)
+    return np.ascontiguousarray(coefficients.T), intercept
+
+
+def regress_codes(problem: Problem, B: Floats) -> tuple[Floats, Floats]:
+    """Ridge regression of the groups' codes (l, g): coefficients (d, l) and intercept (l,)."""
+    coefficients = la.cho_solve(problem.ridge_factor, problem.XG @ B.T, check_finite=False)
+    return np.asarray(coefficients), (B @ problem.N) / problem.n
 
 
 def orthogonal_encoder(problem: Problem, state: State) -> tuple[Floats, Floats]:

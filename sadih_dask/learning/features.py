@@ -30,6 +30,11 @@ class AnchorMap:
     centre: Floats
     sigma: float
 
+    def count_among(self, rows: Array) -> int:
+        """Count the anchors that are one of these rows."""
+        mine = {anchor.tobytes() for anchor in self.anchors.astype(np.float64)}
+        return len(mine & {row.tobytes() for row in rows.astype(np.float64) - self.centre})
+
     @classmethod
     def from_sample(
         cls,

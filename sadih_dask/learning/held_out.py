@@ -13,7 +13,7 @@ import numpy as np
 import scipy.linalg as la
 
 from sadih_dask.errors import InputError
-from sadih_dask.learning.encoders import vote
+from sadih_dask.learning.encoders import regress_codes, vote
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.problem import Problem
 from sadih_dask.learning.sample import USED_ROWS
@@ -83,9 +83,8 @@ class HeldOut:
         """Scores of the rows, (q, l), as a hash function of the others would have them."""
         if kind == "posterior":
             return vote(self.scores, B.T, sharpness)
-        problem, own = self.problem, B[:, self.kept]
-        P = la.cho_solve(problem.ridge_factor, problem.XG @ own.T, check_finite=False)
-        return np.asarray(self.features @ P + (own @ problem.N) / problem.n)
+        coefficients, intercept = regress_codes(self.problem, B[:, self.kept])
+        return np.asarray(self.features @ coefficients + intercept)
 
 
 def hold_out(statistics: Statistics, ridge: float, *, balanced: bool = False) -> list[HeldOut]:

@@ -101,7 +101,8 @@ class Trace:
     """The objective after every step of every restart, in order, and what was kept.
 
     best            the restart that was kept
-    kept_iteration  its iteration that was kept: 0 for the starting codes, or the last
+    kept_iteration  its iteration that was kept: 0 for the starting codes, or the last; without
+                    records, how many there were
     """
 
     records: tuple[Record, ...]
@@ -126,7 +127,7 @@ class Trace:
     @property
     def n_iter(self) -> int:
         """Iterations that the kept restart ran."""
-        return self.of_restart(self.best)[-1].iteration
+        return self.of_restart(self.best)[-1].iteration if self.records else self.kept_iteration
 
     def __repr__(self) -> str:
         if not self.records:

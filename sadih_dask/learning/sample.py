@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sadih_dask.errors import InputError
 from sadih_dask.learning.randomness import splitmix64
 from sadih_dask.types import Array, Floats, Ints
 
 KEPT_ROWS = 2560
-"""Rows of a sample at most. What it is judged by are the first `USED_ROWS`: so some of them can be
-taken out, and those used are still the ones that a sample of the other rows would have."""
+"""Rows of a sample, unless told otherwise. What it is judged by are the first `USED_ROWS`: so some
+of them can be taken out, and those used are still the ones that a sample of the other rows would
+have."""
 USED_ROWS = 2048
 NO_LIMIT = np.uint64(2**64 - 1)
 PIECE_VALUES = 2**16
@@ -33,24 +35,26 @@ class Sample:
     features  (q, d)  the rows, as the statistics see them
     group     (q,)    label group of each, numbered as in the statistics
     limit     a row is kept if its key is below; it falls as rows are added, and never rises
+    size      rows that are kept at most
     """
 
     keys: Array
     features: Array
     group: Ints
     limit: np.uint64
+    size: int = KEPT_ROWS
 
     @classmethod
-    def of_block(cls, keys: Array, features: Array, group: Ints) -> Sample:
+    def of_block(cls, keys: Array, features: Array, group: Ints, size: int = KEPT_ROWS) -> Sample:
         """Copies of the rows of a block with the smallest keys."""
-        if len(keys) <= KEPT_ROWS:
+        if len(keys) <= size:
             limit, rows = NO_LIMIT, np.argsort(keys, kind="stable")
         else:
             # Rows that are alike have one key: none of them is kept, or all.
-            limit = np.partition(keys, KEPT_ROWS)[KEPT_ROWS]
+            limit = np.partition(keys, size)[size]
             rows = np.flatnonzero(keys < limit)
             rows = rows[np.argsort(keys[rows], kind="stable")]
-        return cls(keys[rows], np.take(features, rows, axis=0), group[rows], limit)
+        return cls(keys[rows], np.take(features, rows, axis=0), group[rows], limit, size)
 
     @classmethod
     def empty(cls, width: int) -> Sample:
@@ -68,19 +72,20 @@ class Sample:
         """The sample of both; group k becomes ``mine[k]`` here and ``theirs[k]`` there."""
         keys = np.concatenate([self.keys, other.keys])
         order = np.argsort(keys, kind="stable")
-        limit = min(self.limit, other.limit)
-        if len(order) > KEPT_ROWS:
-            limit = min(limit, keys[order[KEPT_ROWS]])
+        limit, size = min(self.limit, other.limit), min(self.size, other.size)
+        if len(order) > size:
+            limit = min(limit, keys[order[size]])
         order = order[: np.searchsorted(keys[order], limit)]
         features = np.concatenate([self.features, other.features])
         group = np.concatenate([mine[self.group], theirs[other.group]])
-        return Sample(keys[order], features[order], group[order], limit)
+        return Sample(keys[order], features[order], group[order], limit, size)
 
     def without(self, other: Sample, place: Ints, left: Ints) -> Sample:
         """The sample when rows are taken out; ``other`` is theirs, its group k ``place[k]`` here.
 
         ``left`` (g,) is the new number of each group. A row that occurs several times is taken out
-        as many times as it occurs there.
+        as many times as it occurs there. InputError for rows that would have been kept, and are not
+        here: they were never put in, or with other values.
         """
         gone: dict[tuple[int, int], int] = {}
         for key, group in zip(other.keys.tolist(), place[other.group].tolist(), strict=True):
@@ -90,11 +95,17 @@ class Sample:
             if gone.get(row, 0):
                 gone[row] -= 1
                 keep[k] = False
+        strange = sum(n for (key, _), n in gone.items() if key < self.limit)
+        if strange:
+            raise InputError(
+                f"at least {strange} of the rows to take out are not among those that were put in: "
+                "rows of other values, or other labels; only rows that were put in can be taken out"
+            )
         keep &= left[self.group] >= 0
-        return Sample(self.keys[keep], self.features[keep], left[self.group[keep]], self.limit)
+        return replace(self.take(keep), group=left[self.group[keep]])
 
-    def take(self, rows: Ints | slice) -> Sample:
-        """Some of the rows."""
+    def take(self, rows: Array | slice) -> Sample:
+        """Some of the rows, by their places or a mask."""
         return replace(
             self, keys=self.keys[rows], features=self.features[rows], group=self.group[rows]
         )
@@ -102,7 +113,8 @@ class Sample:
     def to_arrays(self) -> dict[str, Array]:
         """The sample as plain arrays."""
         parts = {name: getattr(self, name) for name in ("keys", "features", "group")}
-        return {**parts, "limit": np.array(self.limit, np.uint64)}
+        whole = {"limit": np.array(self.limit, np.uint64), "size": np.array(self.size, np.int64)}
+        return {**parts, **whole}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], n_groups: int, width: int) -> Sample:
@@ -110,16 +122,18 @@ class Sample:
         keys, features, group, limit = (
             arrays[name] for name in ("keys", "features", "group", "limit")
         )
-        kinds = keys.dtype.str[1:], features.dtype.kind, group.dtype.str[1:], limit.dtype.str[1:]
-        if kinds != ("u8", "f", "i8", "u8") or limit.shape:
+        size = arrays.get("size", np.array(KEPT_ROWS, np.int64))  # which older files do not have
+        kinds = [array.dtype.str[1:] for array in (keys, group, limit, size)]
+        kinds.append(features.dtype.kind)
+        if kinds != ["u8", "i8", "u8", "i8", "f"] or limit.shape or size.shape:
             raise ValueError("the sampled rows have arrays of other types")
         if keys.shape != group.shape or features.shape != (len(keys), width):
             raise ValueError("sampled rows, their features and labels differ in number")
-        if len(keys) > KEPT_ROWS or np.any(keys[1:] < keys[:-1]) or not np.isfinite(features).all():
+        if len(keys) > size or np.any(keys[1:] < keys[:-1]) or not np.isfinite(features).all():
             raise ValueError("the sampled rows are too many, in no order, or not finite")
         if len(group) and not 0 <= group.min() <= group.max() < n_groups:
             raise ValueError("the sampled rows carry label groups that do not exist")
-        return cls(keys, features, group, np.uint64(limit))
+        return cls(keys, features, group, np.uint64(limit), int(size))
 
 
 def row_keys(features: Array) -> Array:

@@ -71,6 +71,12 @@ def alternate(
         before = after
 
 
+def n_steps(schedule: Schedule, n_starts: int, judged: bool) -> int:
+    """How often `solve` says that it has come on, at most; starts are ``judged`` by a criterion."""
+    updated = len(updates(schedule.loss, schedule.solver)) * schedule.max_iter
+    return 2 * n_starts + updated if judged else n_starts * (1 + updated)
+
+
 def solve(
     problem: Problem,
     schedule: Schedule,
@@ -78,17 +84,19 @@ def solve(
     criterion: Criterion | None = None,
     *,
     traced: bool = True,
+    stepped: Callable[[], object] = int,
 ) -> Solution:
     """Run the alternation from given codes and keep the best state.
 
     Without a ``criterion`` every start is carried through and the lowest objective is kept. With
     one, it judges the starts, the best is carried through, and the end is kept unless it is judged
     worse than the start. Unless it is ``traced`` nothing is computed for the trace's sake: it has
-    no records then.
+    no records then. ``stepped`` is called at most `n_steps` times.
     """
     records: list[Record] = []
 
     def note(restart: int, iteration: int, step: str, state: State) -> None:
+        stepped()
         if traced:
             records.append(Record(restart, iteration, step, objective(problem, state)))
 
@@ -102,7 +110,10 @@ def solve(
             if restart == 0 or total < lowest - MARGIN * abs(lowest):
                 lowest, best, kept, reached = total, restart, state, iteration
         return Solution(kept, Trace(tuple(records), best, reached))
-    qualities = [criterion(codes) for codes in starts]
+    qualities = []
+    for codes in starts:
+        qualities.append(criterion(codes))
+        stepped()
     best = 0
     for restart, quality in enumerate(qualities):
         if quality > qualities[best] + MARGIN:

@@ -19,7 +19,7 @@ from scipy.linalg.blas import dger
 
 from sadih_dask.errors import DtypeError, InputError, LabelError, NonFiniteError
 from sadih_dask.learning.labels import LabelGroups, group_rows
-from sadih_dask.learning.sample import Sample, row_keys
+from sadih_dask.learning.sample import KEPT_ROWS, Sample, row_keys
 from sadih_dask.types import Array, Floats, Ints
 
 try:  # what SciPy's own product ends in; called directly it adds in place and copies nothing
@@ -67,13 +67,15 @@ class Statistics:
         first_row: int = 0,
         *,
         keys: Array | None = None,
+        sample_rows: int = KEPT_ROWS,
         overwrite: bool = False,
     ) -> Statistics:
         """Compute the statistics of one block of rows; O(rows d^2).
 
         ``first_row`` is the block's place in the whole collection, for error messages. ``keys``
-        are those of the rows (`sample.row_keys`) where the features were made of other ones. With
-        ``overwrite`` the features may be centred where they are.
+        are those of the rows (`sample.row_keys`) where the features were made of other ones;
+        ``sample_rows`` are kept as they are. With ``overwrite`` the features may be centred where
+        they are.
         """
         if features.ndim != 2 or len(features) == 0:
             raise InputError(
@@ -88,7 +90,8 @@ class Statistics:
             )
         n, n_groups = len(features), groups.n_groups
         work = compute_dtype(features.dtype)
-        sample = Sample.of_block(row_keys(features) if keys is None else keys, features, ids)
+        keys = row_keys(features) if keys is None else keys
+        sample = Sample.of_block(keys, features, ids, sample_rows)
         sample = replace(sample, features=sample.features.astype(work, copy=False))
         with np.errstate(over="ignore", invalid="ignore"):
             shift = choose_shift(features, work)
@@ -175,7 +178,7 @@ class Statistics:
         return Statistics(groups, in_a + in_b, mean, sums, gram, sample)
 
     def without(self, other: Statistics, *, known: bool = False) -> Statistics:
-        """Take rows out again: the inverse of :meth:`merge`, to rounding; O(d^2 + g d).
+        """Take rows out again: the inverse of `merge`, to rounding; O(d^2 + g d).
 
         Rows that are not ``known`` to be among these are refused where it shows.
         """
@@ -239,7 +242,7 @@ class Statistics:
 
         The sums of a group without rows are zero, and no column scatters less than its group means
         do. Both hold to the rounding of float32 products, so rows that are nearly like some that
-        were put in pass.
+        were put in pass here; those of the sample are compared value by value.
         """
         slack = 1e-3 * np.sqrt(self.variance) + 1e-5 * np.abs(self.mean)
         gone = counts == 0

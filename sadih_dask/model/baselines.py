@@ -10,30 +10,37 @@ sample without a part of the classes, each part in turn, and rows of those class
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.rows import StoreRows, classes_of
 from sadih_dask.compute.run import nobody
+from sadih_dask.learning.encoders import unit
 from sadih_dask.learning.features import sample_rows
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.randomness import generator
-from sadih_dask.learning.updates import polar
 from sadih_dask.model.collections import in_memory
-from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.inputs import as_targets
+from sadih_dask.model.methods.classifier import ClassCodes
+from sadih_dask.model.methods.hyperplanes import LSH
+from sadih_dask.model.methods.itq import ITQ
 from sadih_dask.retrieval import metrics
 from sadih_dask.retrieval.codes import n_bytes, pack, unpack
 from sadih_dask.retrieval.evaluation import BASELINE_CUTOFF, Baseline, sample_queries
-from sadih_dask.retrieval.histograms import Histograms, histograms_within, ranked_histograms
+from sadih_dask.retrieval.histograms import (
+    BLOCK_PAIRS,
+    Histograms,
+    histograms_within,
+    ranked_histograms,
+)
 from sadih_dask.stores import FeatureStore
 from sadih_dask.types import Array, Bytes, Floats, Ints
 
@@ -45,20 +52,19 @@ SAMPLE_BYTES = 2**27
 """Memory of either sample, at most."""
 BASELINE_QUERIES = 1000
 """Rows that baselines look up: they sort all rows for each."""
-BLOCK_PAIRS = 2**22
-ROTATIONS = 50
-SHRINKAGE = 0.1
-"""Of the classifier's covariance: singular ones would need it, others hardly mind."""
 CENTROID_ROWS = 39
 """Rows for each of 256 centroids that FAISS asks for."""
+Values: TypeAlias = tuple[Floats, Floats]
+"""Average precision, and precision at `BASELINE_CUTOFF`, of each query."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowSample:
-    """Features (n, d) and labels: names of classes (n,), or multi-hot (n, c)."""
+    """Features (n, d) and labels: names of classes (n,), or multi-hot (n, c) with those names."""
 
     features: Array
     labels: Any
+    columns: Sequence[Any] = ()
 
     @classmethod
     def sample(cls, rows: Any, size: int, seed: int) -> RowSample:
@@ -73,13 +79,13 @@ class RowSample:
             if labels.ndim == 1:
                 known = classes_of(rows)
                 labels = labels.astype(str) if known is None else np.array(known.names)[labels]
-            return cls(read.take("features", chosen), labels)
+            return cls(read.take("features", chosen), labels, rows.class_names)
         features, given = np.asarray(in_memory(rows[0])), as_targets(in_memory(rows[1]))
         chosen = np.sort(rng.permutation(len(features))[:size])
         labels = given.labels[chosen]
-        return cls(
-            features[chosen], labels if given.multi_label else np.array(given.classes.names)[labels]
-        )
+        names = np.array(given.classes.names)
+        of_rows = labels if given.multi_label else names[labels]
+        return cls(features[chosen], of_rows, given.classes.names)
 
     @property
     def single_label(self) -> bool:
@@ -88,18 +94,26 @@ class RowSample:
 
     def take(self, rows: Array) -> RowSample:
         """Some of the rows."""
-        return RowSample(self.features[rows], self.labels[rows])
+        return replace(self, features=self.features[rows], labels=self.labels[rows])
+
+    @property
+    def names(self) -> Sequence[Any]:
+        """Of the classes, in the order of their numbers or columns."""
+        if self.single_label:
+            return np.unique(self.labels).tolist()
+        n_columns = self.labels.shape[1]
+        return self.columns if len(self.columns) == n_columns else range(n_columns)
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOut:
+class HeldOutRows:
     """Rows that are looked up among each other, ``asked`` of them; none finds itself."""
 
     rows: RowSample
     asked: Ints
 
     @classmethod
-    def of(cls, rows: RowSample, max_queries: int | None) -> HeldOut:
+    def of(cls, rows: RowSample, max_queries: int | None) -> HeldOutRows:
         """Look up all rows, or so many."""
         return cls(rows, sample_queries(len(rows.features), max_queries))
 
@@ -115,25 +129,59 @@ class HeldOut:
         """Rank by Hamming distance."""
         return histograms_within(codes, self.groups, self.asked, n_bits)
 
-    def by_scores(self, score: Callable[[Ints], Floats]) -> Iterator[Histograms]:
+    def by_scores(self, score: Callable[[Ints], Floats]) -> Values:
         """Rank by real values, of a block of queries with all rows, largest first."""
         sets, ids = self.groups
         n = len(ids)
-        step = max(1, BLOCK_PAIRS // n)
-        for start in range(0, len(self.asked), step):
-            block = self.asked[start : start + step]
+        found = []
+        for block in np.array_split(self.asked, -(-len(self.asked) * n // BLOCK_PAIRS)):
             shares = (sets.matrix[ids[block]] @ sets.matrix.T).toarray()[:, ids] > 0
             others = np.arange(n) != block[:, None]
-            yield ranked_histograms(score(block), shares, others)
+            found.append(_values(ranked_histograms(score(block), shares, others)))
+        return _joined(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Rows to learn from, if there are any, and rows to look up.
+
+    What baselines make of them whatever the code length is found once.
+    """
+
+    learned: RowSample | None
+    held_out: HeldOutRows
+
+    @cached_property
+    def few(self) -> HeldOutRows:
+        """The same rows, fewer of which are looked up."""
+        chosen = sample_queries(len(self.held_out.asked), BASELINE_QUERIES)
+        return replace(self.held_out, asked=self.held_out.asked[chosen])
+
+    def codes(self, method: Hasher) -> Bytes:
+        """Codes of the held-out rows by a method that learns from the others."""
+        return np.asarray(
+            method.take_over(self._known).refit().transform(self.held_out.rows.features)
+        )
+
+    @cached_property
+    def _known(self) -> Hasher:
+        """What one scan of the rows to learn from leaves, for any method."""
+        assert self.learned is not None  # noqa: S101 - or nobody asks
+        return LSH(n_bits=1).fit(self.learned.features, self.learned.labels, progress=nobody)
+
+    @cached_property
+    def by_cosine(self) -> Values:
+        """Rank by the angle of the features."""
+        rows = unit(self.held_out.rows.features.astype(np.float32))
+        return self.few.by_scores(lambda block: rows[block] @ rows.T)
 
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """A model, rows that it, or a baseline, has learned from, and rows to look up."""
+    """A model, and rows that it has not learned from."""
 
-    model: SADIH
-    learned: RowSample | None
-    held_out: HeldOut
+    model: Hasher
+    split: Split
 
     @property
     def n_bits(self) -> int:
@@ -148,93 +196,88 @@ class Experiment:
 
     def by_model(self) -> Histograms:
         """Rank by the codes of the model."""
-        return self.held_out.by_codes(self.codes, self.n_bits)
+        return self.split.held_out.by_codes(self.codes, self.n_bits)
 
     @cached_property
     def scores(self) -> Floats:
         """Real-valued scores of all held-out rows, whose signs are the bits."""
-        return self.model.project(self.held_out.rows.features)
+        return np.asarray(self.model.project(self.split.held_out.rows.features))
 
-    @property
+    @cached_property
     def codes(self) -> Bytes:
         """Packed codes of all held-out rows."""
         return pack(self.scores)
 
+    def values(self, codes: Bytes) -> Values:
+        """What codes of all held-out rows reach."""
+        return _values(self.split.few.by_codes(codes, self.n_bits))
 
-def hamming(experiment: Experiment) -> list[Histograms]:
+
+def _values(histograms: Histograms) -> Values:
+    precision = metrics.precision_at(histograms, BASELINE_CUTOFF)
+    return metrics.average_precision(histograms), precision
+
+
+def _joined(parts: Sequence[Values]) -> Values:
+    average_precision, precision = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return average_precision, precision
+
+
+def hamming(experiment: Experiment) -> Values:
     """The model's codes."""
-    return [experiment.by_model()]
+    return experiment.values(experiment.codes)
 
 
-def asymmetric(experiment: Experiment) -> list[Histograms]:
+def asymmetric(experiment: Experiment) -> Values:
     """Codes of the rows, real-valued scores of the queries."""
     signs = 2.0 * unpack(experiment.codes, experiment.n_bits) - 1.0
-    return list(experiment.held_out.by_scores(lambda block: experiment.scores[block] @ signs.T))
+    return experiment.split.few.by_scores(lambda block: experiment.scores[block] @ signs.T)
 
 
-def itq(experiment: Experiment) -> list[Histograms] | None:
-    """Iterative quantisation (Gong and Lazebnik, 2011): principal directions, rotated to bits."""
-    if experiment.learned is None or min(experiment.learned.features.shape) < experiment.n_bits:
+def itq(experiment: Experiment) -> Values | None:
+    """Iterative quantisation, without labels."""
+    learned, n_bits = experiment.split.learned, experiment.n_bits
+    if learned is None or min(learned.features.shape) < n_bits:
         return None
-    X = experiment.learned.features.astype(np.float64)
-    mean = X.mean(axis=0)
-    _, directions = np.linalg.eigh((X - mean).T @ (X - mean))
-    projection = directions[:, -experiment.n_bits :]
-    V = (X - mean) @ projection
-    rng = generator(experiment.model.seed_, "baselines")
-    R = np.linalg.qr(rng.standard_normal((experiment.n_bits, experiment.n_bits))).Q
-    for _ in range(ROTATIONS):
-        R = polar(V.T @ np.where(V @ R >= 0, 1.0, -1.0))
-    codes = pack((experiment.held_out.rows.features - mean) @ projection @ R)
-    return [experiment.held_out.by_codes(codes, experiment.n_bits)]
+    return experiment.values(experiment.split.codes(ITQ(n_bits)))
 
 
-def one_code_per_class(experiment: Experiment) -> list[Histograms] | None:
+def one_code_per_class(experiment: Experiment) -> Values | None:
     """A linear classifier; rows carry a random code of the class that it takes them for."""
-    if experiment.learned is None or not experiment.learned.single_label:
+    learned = experiment.split.learned
+    if learned is None or not learned.single_label:
         return None
-    classifier = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=SHRINKAGE)
-    classifier.fit(experiment.learned.features, experiment.learned.labels)
-    rng = generator(experiment.model.seed_, "baselines")
-    codes = pack(rng.standard_normal((len(classifier.classes_), experiment.n_bits)))
-    found = np.searchsorted(
-        classifier.classes_, classifier.predict(experiment.held_out.rows.features)
-    )
-    return [experiment.held_out.by_codes(codes[found], experiment.n_bits)]
+    return experiment.values(experiment.split.codes(ClassCodes(experiment.n_bits)))
 
 
-def product_quantisation(experiment: Experiment) -> list[Histograms] | None:
+def product_quantisation(experiment: Experiment) -> Values | None:
     """Rows of as many bytes by FAISS's product quantiser, queries as they are; cosine distance."""
-    width = n_bytes(experiment.n_bits)
-    if experiment.learned is None or find_spec("faiss") is None:
+    split, width = experiment.split, n_bytes(experiment.n_bits)
+    if split.learned is None or find_spec("faiss") is None:
         return None
-    learned, rows = (_unit(r.features) for r in (experiment.learned, experiment.held_out.rows))
-    if len(learned) < CENTROID_ROWS * 256 or learned.shape[1] < width:
+    n_learned, n_features = split.learned.features.shape
+    if n_learned < CENTROID_ROWS * 256 or n_features < width:
         return None
     import faiss
 
-    spare = ((0, 0), (0, -learned.shape[1] % width))
-    learned, rows = (np.pad(each, spare) for each in (learned, rows))
+    spare = ((0, 0), (0, -n_features % width))
+    learned, rows = (
+        np.pad(unit(each.features.astype(np.float32)), spare)
+        for each in (split.learned, split.held_out.rows)
+    )
     quantiser: Any = faiss.ProductQuantizer(learned.shape[1], width, 8)
     quantiser.train(learned)
     kept: Floats = quantiser.decode(quantiser.compute_codes(rows))
     length = 0.5 * np.square(kept).sum(axis=1)
-    return list(experiment.held_out.by_scores(lambda block: rows[block] @ kept.T - length))
+    return split.few.by_scores(lambda block: rows[block] @ kept.T - length)
 
 
-def cosine(experiment: Experiment) -> list[Histograms]:
+def cosine(experiment: Experiment) -> Values:
     """The features themselves, compared by their angle."""
-    rows = _unit(experiment.held_out.rows.features)
-    return list(experiment.held_out.by_scores(lambda block: rows[block] @ rows.T))
+    return experiment.split.by_cosine
 
 
-def _unit(features: Array) -> Floats:
-    rows = features.astype(np.float32)
-    length: Floats = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.where(length == 0, 1, length))
-
-
-BASELINES: dict[str, Callable[[Experiment], list[Histograms] | None]] = {
+BASELINES: dict[str, Callable[[Experiment], Values | None]] = {
     "these codes": hamming,
     "these codes, asymmetric": asymmetric,
     "ITQ": itq,
@@ -247,30 +290,17 @@ BASELINES: dict[str, Callable[[Experiment], list[Histograms] | None]] = {
 
 def compare_with_baselines(experiments: Sequence[Experiment]) -> dict[str, Baseline]:
     """Mean average precision and precision of every ranking, over all queries."""
-    values: dict[str, list[tuple[Floats, Floats]]] = {}
-    for experiment in experiments:
-        few = replace(experiment, held_out=_few(experiment.held_out))
-        for name, baseline in BASELINES.items():
-            with one_blas_thread():
-                parts = baseline(few) or ()
-            values.setdefault(name, []).extend(
-                (metrics.average_precision(part), metrics.precision_at(part, BASELINE_CUTOFF))
-                for part in parts
-            )
-    return {
-        name: Baseline.of(*(np.concatenate(column) for column in zip(*of_all, strict=True)))
-        for name, of_all in values.items()
-        if of_all
-    }
-
-
-def _few(held_out: HeldOut) -> HeldOut:
-    chosen = sample_queries(len(held_out.asked), BASELINE_QUERIES)
-    return replace(held_out, asked=held_out.asked[chosen])
+    found = {}
+    for name, baseline in BASELINES.items():
+        with one_blas_thread():
+            tried = [baseline(experiment) for experiment in experiments]
+        if parts := [values for values in tried if values is not None]:
+            found[name] = Baseline.of(*_joined(parts))
+    return found
 
 
 def class_folds(
-    model: SADIH, learned: RowSample, fresh: RowSample, n_folds: int, max_queries: int | None
+    model: Hasher, learned: RowSample, fresh: RowSample, n_folds: int, max_queries: int | None
 ) -> list[Experiment]:
     """Learn without a part of the classes, each part in turn; a part has two classes or more."""
     classes = np.intersect1d(learned.labels, fresh.labels)
@@ -285,5 +315,5 @@ def class_folds(
         sister = clone(model).set_params(random_state=model.seed_)
         sister.fit(known.features, known.labels, progress=nobody)
         asked = max(1, max_queries // parts) if max_queries else None
-        found.append(Experiment(sister, known, HeldOut.of(rows, asked)))
+        found.append(Experiment(sister, Split(known, HeldOutRows.of(rows, asked))))
     return found

@@ -21,7 +21,7 @@ from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.model import results
-from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.methods.sadih import SADIH
 from sadih_dask.model.parameters import (
     DEFAULT_GRID,
     PARAMETERS,

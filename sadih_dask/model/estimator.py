@@ -1,13 +1,14 @@
-"""SADIH as a scikit-learn estimator."""
+"""What every method shares: a hash function learned in one pass, as a scikit-learn estimator."""
 
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from types import SimpleNamespace
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,6 +16,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
+from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.encode import (
     HashRows,
     LookUpLabels,
@@ -25,12 +27,15 @@ from sadih_dask.compute.encode import (
     write_lazy_codes,
 )
 from sadih_dask.compute.memory import MemoryPlan
-from sadih_dask.compute.rows import StoreRows
+from sadih_dask.compute.rows import StoreRows, check_labelled
 from sadih_dask.compute.run import Progress, is_lazy, reporting
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.classes import Vocabulary
+from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import group_rows
+from sadih_dask.learning.objective import Trace
 from sadih_dask.learning.randomness import draw_seed
+from sadih_dask.learning.sample import KEPT_ROWS
 from sadih_dask.learning.statistics import canonical_blocks
 from sadih_dask.model.collections import as_arrays, column_names, in_memory, like, refuse_frames
 from sadih_dask.model.inputs import (
@@ -42,7 +47,7 @@ from sadih_dask.model.inputs import (
     stored_targets,
 )
 from sadih_dask.model.model_file import Model, read_model, write_model
-from sadih_dask.model.parameters import MAX_QUERIES, check_parameters
+from sadih_dask.model.parameters import MAX_QUERIES, Parameter, check_parameters, parameters_of
 from sadih_dask.model.scanning import (
     CheckpointLike,
     Scanned,
@@ -53,132 +58,84 @@ from sadih_dask.model.scanning import (
     scan_removed,
     scan_rows,
 )
-from sadih_dask.model.solve import learn
-from sadih_dask.retrieval.codes import check_bitorder, pack, reorder
+from sadih_dask.retrieval.codes import check_bitorder, n_bytes, pack, reorder
 from sadih_dask.retrieval.evaluation import sample_queries
 from sadih_dask.retrieval.histograms import histograms_within
 from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.coverage import Coverage, Difference
 from sadih_dask.stores.features import find_ids
-from sadih_dask.types import BitOrder, EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
+from sadih_dask.types import BitOrder, Bytes
+
+if TYPE_CHECKING:
+    from sadih_dask.retrieval.nearest import Neighbours
 
 
-class SADIH(
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What a method makes of a scan.
+
+    label_codes  packed code of each label group; None if it learns no codes of labels
+    trace        the objective on the way, of methods that tell, or the number of iterations
+    """
+
+    hash_function: HashFunction
+    label_codes: Bytes | None = None
+    trace: Trace = field(default_factory=lambda: Trace((), 0, 0))
+
+
+class Hasher(
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
 ):
-    """Semantic-aware discrete hashing: binary codes whose Hamming distance follows labels.
+    """What all ways to learn a hash function share: rows in, statistics, codes and files out.
 
     Learning reads the data once, into statistics whose size does not depend on the number of rows;
-    everything after that works on the statistics. Rows can be added (:meth:`partial_fit`) and
-    taken out again (:meth:`forget`) without a second look at the rest.
-
-    Parameters
-    ----------
-    n_bits : int, default=64
-        Length of the codes, up to 2048; they are packed into ``ceil(n_bits / 8)`` bytes, and the
-        spare bits of the last byte are zero.
-    loss : {"l21", "l1"}, default="l21"
-        "l21" is SADIH (discrete coordinate descent), "l1" is SADIH-L1 (one sign).
-    solver : {"exact", "paper"}, default="exact"
-        "exact" minimises in every step, so the objective never rises (with the l21 loss); "paper"
-        runs the equations as printed.
-    start : {"separated", "random"}, default="separated"
-        Codes to start from: well separated and easy to predict from the features, or the paper's
-        random ones.
-    encoder : {"auto", "posterior", "ridge", "orthogonal", "lemma"}, default="auto"
-        Hash function for rows without labels: a vote of the label groups' codes weighted by how
-        likely each group is, ridge regression to the learned codes, or the paper's orthogonal
-        encoder by exact descent or by its Lemma 1. "auto" is posterior, or ridge where label sets
-        are so many that they hardly ever come twice.
-    anchors : int or None, default=1000
-        Number of radial basis functions about training rows; None hashes the features themselves.
-    sigma : float or None, default=None
-        Kernel width of the anchor features; by default set from the mean distance.
-    alpha, beta, gamma : float
-        Weights of reconstruction, encoding and regularisation in the objective.
-    ridge : float or "auto"
-        Ridge penalty of the encoder per row. Here and below "auto" is what does best on rows that
-        are left out: up to 2,048, sampled during the scan and taken out of the statistics again.
-    sharpness : float or "auto"
-        Power that the scores of the label groups are raised to before they vote ("posterior"): 1
-        lets all have their say, from about 16 on the likeliest decides alone.
-    openness : float from 0 to 1, or "auto"
-        From "the classes I know" to "whatever comes": how much a row's code owes to where it lies
-        among all rows, whichever its class, beside the codes of the known classes. "auto" leaves
-        out classes as well as rows, and gives up .005 of mean average precision at most for known
-        classes. Not for the paper's encoders.
-    similarity : {"shared-label", "cosine"}, default="shared-label"
-        Rows are similar when they share a label, or by the cosine of their label sets.
-    max_iter, tol : int, float
-        Iterations of the alternation at most, and the relative decrease that ends it.
-    n_init : int or "auto"
-        Starts to try; they cost no further pass over the data. "auto" is 8, and fewer where there
-        are more than 256 label groups.
-    block_rows : int
-        Rows whose statistics are computed at a time. In large collections anchors are drawn from
-        some such blocks, so another size draws others.
-    random_state : int, Generator, RandomState or None, default=0
-        What anchors and starts are drawn from.
+    a method (`model.methods`) declares its parameters and solves from these.
 
     Attributes
     ----------
     classes_ : class names or numbers, ascending; of a store its names, in its order; for multi-hot
         labels the names of the columns, or their numbers where they have none
-    label_codes_ : packed codes: row k is the code of class k, or of label group k
+    label_codes_ : packed codes: row k is the code of class k, or of label group k; none of a method
+        that learns no codes of labels
     label_groups_ : sparse (groups, classes) 0/1 matrix: which labels each row of `label_codes_` has
     trace_ : the objective after every step of every start
     n_iter_ : iterations of the start that was kept
     statistics_ : what the data were reduced to
-    hash_function_ : anchor map and affine map behind :meth:`transform`
+    hash_function_ : anchor map and affine map behind `transform`
     n_rows_loaded_ : rows that the last scan did not read: its checkpoint had what they come to
 
     """
+
+    method: ClassVar[str]
+    """What the method is called in model files, configurations and on the command line."""
+    supervised: ClassVar[bool] = True
+    """Whether codes follow labels; else rows need none."""
+    PARAMETERS: ClassVar[Mapping[str, Parameter]] = parameters_of(anchors=None)
+    """What the constructor takes."""
+    sample_rows: int = KEPT_ROWS
+    """Rows that the scan keeps beside the statistics."""
 
     def __init__(
         self,
         n_bits: int = 64,
         *,
-        loss: Loss = "l21",
-        solver: SolverKind = "exact",
-        start: StartKind = "separated",
-        encoder: EncoderKind | Literal["auto"] = "auto",
-        anchors: int | None = 1000,
+        anchors: int | None = None,
         sigma: float | None = None,
-        alpha: float = 0.01,
-        beta: float = 0.01,
-        gamma: float = 1e-3,
-        ridge: float | Literal["auto"] = "auto",
-        sharpness: float | Literal["auto"] = "auto",
-        openness: float | Literal["auto"] = "auto",
-        similarity: SimilarityKind = "shared-label",
-        max_iter: int = 10,
-        tol: float = 1e-5,
-        n_init: int | Literal["auto"] = "auto",
         block_rows: int = 8192,
-        random_state: int | np.random.Generator | None = 0,
+        random_state: Any = 0,
     ) -> None:
         self.n_bits = n_bits
-        self.loss = loss
-        self.solver = solver
-        self.start = start
-        self.encoder = encoder
         self.anchors = anchors
         self.sigma = sigma
-        self.alpha = alpha
-        self.beta = beta
-        self.gamma = gamma
-        self.ridge = ridge
-        self.sharpness = sharpness
-        self.openness = openness
-        self.similarity = similarity
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_init = n_init
         self.block_rows = block_rows
         self.random_state = random_state
+
+    @abstractmethod
+    def _solve(self, scanned: Scanned) -> Learned:
+        """Codes and a hash function from what a scan has left."""
 
     # -- learning ---------------------------------------------------------------------------------
 
@@ -228,6 +185,8 @@ class SADIH(
         Reads the labels of a sample and no features.
         """
         check_parameters(self)
+        if self.supervised:
+            check_labelled(store)
         return plan_scan(self, StoreRows.of(store, 0), draw_seed(self.random_state))[0]
 
     def partial_fit(
@@ -241,7 +200,7 @@ class SADIH(
         """Add labelled rows: the same model as a fit on all rows so far.
 
         Anchors stay those of the first call; new classes are welcome. ``checkpoint`` is as in
-        :meth:`fit`.
+        `fit`.
         """
         if not hasattr(self, "hash_function_"):
             return self.fit(X, y, progress=progress, checkpoint=checkpoint)
@@ -259,14 +218,15 @@ class SADIH(
         The rows must be among those that were learned from, of which only sums are known. Rows
         that never were are refused where that shows: more rows of a label set than there are, or
         features that leave sums behind which no rows could have. Others go unnoticed, and the
-        model is then of rows that do not exist. Anchors stay as they are.
+        model is then of rows that do not exist. Anchors are rows that were learned from, and stay,
+        forgotten or not: fit anew to draw others.
         """
         check_is_fitted(self)
         check_parameters(self)
         return self.learn_from(scan_removed(self, X, y))
 
     def forget_ids(self, store: FeatureStore, ids: Any) -> Self:
-        """Take rows of the store that was learned from out again, by their ids."""
+        """Take rows of the store that was learned from out again, by their ids; anchors stay."""
         check_is_fitted(self)
         check_parameters(self)
         change = self.change_in(store)
@@ -277,8 +237,8 @@ class SADIH(
             )
         places = find_ids(store, ids)
         coverage = self.coverage_.without(places)
-        features, labels = (store.take(name, places) for name in ("features", "labels"))
-        targets = stored_targets(store, labels)
+        features, *labels = (store.take(name, places) for name in store.learned_from)
+        targets = stored_targets(store, *labels)
         return self.learn_from(scan_removed(self, features, targets, coverage))
 
     def refit(self) -> Self:
@@ -293,9 +253,12 @@ class SADIH(
 
     def learn_from(self, scanned: Scanned) -> Self:
         """Solve from a scan and take the result over; nothing is changed on failure."""
-        scanned.check_classes()
-        solution, hash_function = learn(self, scanned.statistics, scanned.anchor_map, scanned.seed)
+        if self.supervised:
+            scanned.check_classes()
+        with one_blas_thread():
+            learned = self._solve(scanned)
         model = Model(
+            method=self.method,
             parameters=self.get_params(deep=False),
             seed=scanned.seed,
             n_features_in=self.n_features_in_,
@@ -303,9 +266,9 @@ class SADIH(
             classes=scanned.classes,
             multi_label=scanned.multi_label,
             groups=scanned.statistics.groups,
-            label_codes=pack(solution.state.B.T),
-            hash_function=hash_function,
-            trace=solution.trace,
+            label_codes=_label_codes(learned),
+            hash_function=learned.hash_function,
+            trace=learned.trace,
             statistics=scanned.statistics,
             coverage=scanned.coverage,
         )
@@ -331,6 +294,14 @@ class SADIH(
         self._n_features_out = model.label_codes.shape[1]
         return self
 
+    def take_over(self, other: Hasher) -> Self:
+        """Know the rows that another model has learned from; `fit` or `refit` learns from them.
+
+        Parameters that decide the scan have to be those of the other.
+        """
+        check_is_fitted(other)
+        return self._adopt(other._model)
+
     def change_in(self, X: Any) -> Difference | None:
         """What has changed in a store since this model has learned from it; None if it has not.
 
@@ -349,7 +320,7 @@ class SADIH(
         In little bit order, ``np.packbits(..., bitorder="little")``, they are the bytes that FAISS
         binary indexes take; "big" is NumPy's default, and what others take. Dask arrays and data
         frames, Zarr arrays and feature stores give a lazy Dask array, and an `xarray.DataArray`
-        gives one with its coordinates of the rows; :meth:`encode` writes codes to disk.
+        gives one with its coordinates of the rows; `encode` writes codes to disk.
         """
         codes = self._hash(X, bitorder)
         if is_lazy(codes):
@@ -385,8 +356,8 @@ class SADIH(
 
         Lazy if the labels are.
         """
-        check_is_fitted(self)
-        codes, labels = LookUpLabels(self.groups_, self.label_codes_), as_arrays(y)
+        known_codes, labels = self._known_label_codes(), as_arrays(y)
+        codes = LookUpLabels(self.groups_, known_codes)
         if is_lazy(labels):
             known = SimpleNamespace(classes_=self.classes_, multi_label_=self.multi_label_)
             found: Any = map_lazily(labels, LabelledRows(known, codes), self.block_rows, "look-up")
@@ -410,7 +381,7 @@ class SADIH(
         Of a store, ``learned`` writes the learned codes of the rows' labels instead of hashing
         their features. The same call completes one that was interrupted, and later encodes only
         what has changed in the store; codes of another model are only replaced with ``overwrite``.
-        ``bitorder`` is as in :meth:`transform`; the code store remembers it.
+        ``bitorder`` is as in `transform`; the code store remembers it.
 
         Of a Dask array and all that is taken as one, each chunk is computed once, and its codes are
         written where they are. ``ids`` may name its rows; a store has its own.
@@ -441,13 +412,13 @@ class SADIH(
         *,
         bitorder: BitOrder = "little",
     ) -> tuple[CodeStore, int]:
-        """As :meth:`encode`; return also how many rows had to be encoded."""
+        """As `encode`; return also how many rows had to be encoded."""
         check_is_fitted(self)
         check_bitorder(bitorder)
         check_width(self, store)
         encoder: HashRows | LookUpLabels = HashRows(self.hash_function_, bitorder)
         if learned:
-            codes = reorder(self.label_codes_, "little", bitorder)
+            codes = reorder(self._known_label_codes(), "little", bitorder)
             encoder = LookUpLabels.in_store(self.groups_, codes, Vocabulary(self.classes_), store)
         with reporting(progress):
             return write_codes(
@@ -459,6 +430,52 @@ class SADIH(
                 block_rows=self.block_rows,
                 bitorder=bitorder,
                 overwrite=overwrite,
+            )
+
+    def _known_label_codes(self) -> Bytes:
+        check_is_fitted(self)
+        if not len(self.label_codes_):
+            raise LabelError(
+                f"{type(self).__name__} learns no codes of labels; hash features with transform(X)"
+            )
+        return self.label_codes_
+
+    def search(
+        self,
+        codes: Any,
+        X: Any,
+        k: int = 10,
+        *,
+        symmetric: bool = False,
+        bitorder: BitOrder = "little",
+        progress: Progress | None = None,
+    ) -> Neighbours:
+        """Hash rows, or one row, and find their ``k`` nearest among codes of this model.
+
+        ``codes`` is a code store (`encode`), whose ids the result has, or an array of
+        `transform`, packed in ``bitorder``; a store knows its own. Bits of which a row is
+        certain count more, unless ``symmetric``; `sadih_dask.search` says how, and searches within
+        a radius.
+        """
+        from sadih_dask.compute.search import search  # its compiler is large, and no fit needs it
+
+        self.check_codes(codes)
+        rows = np.asarray(X)[None] if np.ndim(X) == 1 else X
+        scores = in_memory(self._map(rows, ScoreRows(self.hash_function_), "project"))
+        projections = None if symmetric else scores
+        if not isinstance(codes, CodeStore):
+            codes = reorder(np.asarray(codes), bitorder, "little")
+        given: dict[str, Any] = {"projections": projections, "progress": progress}
+        found: Neighbours = search(codes, pack(scores), k, bitorder="little", **given)
+        return found
+
+    def check_codes(self, codes: Any) -> None:
+        """Refuse a store with codes of another model."""
+        if isinstance(codes, CodeStore) and codes.model != self.fingerprint_:
+            raise InputError(
+                f"{codes.url} holds codes of model {codes.model!r}, and this is model "
+                f"{self.fingerprint_!r}; codes of two models cannot be compared. Encode the rows "
+                "with this one first"
             )
 
     def score(self, X: Any, y: Any) -> float:
@@ -529,15 +546,31 @@ class SADIH(
         *,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Read a model that :meth:`save` wrote, from a path or URL."""
-        model = read_model(path, storage_options=storage_options)
+        """Read a model that `save` wrote, from a path or URL."""
+        return cls.of_model(read_model(path, storage_options=storage_options), path)
+
+    @classmethod
+    def of_model(cls, model: Model, path: str | os.PathLike[str]) -> Self:
+        """An estimator of what a file holds."""
+        if model.method != cls.method:
+            raise InputError(
+                f"{os.fspath(path)} holds a model of the method {model.method!r}, not "
+                f"{cls.method!r}; load_model reads either"
+            )
         if unknown := set(model.parameters) - set(cls._get_param_names()):
             raise InputError(f"{os.fspath(path)} has unknown parameters {sorted(unknown)}")
         return cls(**model.parameters)._adopt(model)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
+        tags.target_tags.required = self.supervised
         tags.target_tags.multi_output = True
         tags.transformer_tags.preserves_dtype = []
         return tags
+
+
+def _label_codes(learned: Learned) -> Bytes:
+    """Codes of the label groups, no rows where there are none."""
+    if learned.label_codes is not None:
+        return learned.label_codes
+    return np.zeros((0, n_bytes(learned.hash_function.n_bits)), np.uint8)

@@ -18,13 +18,15 @@ from sadih_dask.compute.rows import (
     labels_as,
     open_labels,
 )
-from sadih_dask.compute.run import Progress, computed, current_client, is_lazy, nobody, reporting
+from sadih_dask.compute.run import Progress, current_client, nobody, reporting
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.classes import Vocabulary
 from sadih_dask.model import baselines
-from sadih_dask.model.baselines import Experiment, HeldOut, RowSample
-from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.baselines import Experiment, HeldOutRows, RowSample, Split
+from sadih_dask.model.collections import in_memory
+from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES
+from sadih_dask.retrieval.codes import n_bytes
 from sadih_dask.retrieval.evaluation import (
     CURVE_LENGTH,
     CUTOFFS,
@@ -33,6 +35,7 @@ from sadih_dask.retrieval.evaluation import (
     Protocols,
     sample_queries,
 )
+from sadih_dask.retrieval.failures import ClassQuality, worst_classes
 from sadih_dask.retrieval.histograms import Histograms
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.types import Bytes
@@ -44,7 +47,7 @@ HELD_CODES = 64 * 2**20
 
 
 def evaluate_model(
-    model: SADIH,
+    model: Hasher,
     queries: Any,
     database: Any = None,
     *,
@@ -90,7 +93,7 @@ class AskedRows:
 
     def __init__(
         self,
-        model: SADIH,
+        model: Hasher,
         queries: Any,
         database: Any = None,
         max_queries: int | None = MAX_QUERIES,
@@ -110,6 +113,11 @@ class AskedRows:
         return RowSample.sample(self.database, baselines.LEARNED_ROWS, self._first.seed_)
 
     @cached_property
+    def _split(self) -> Split:
+        learned = None if self.database is None else self._sample
+        return Split(learned, HeldOutRows.of(self._fresh, self.max_queries))
+
+    @cached_property
     def _folds(self) -> list[Experiment]:
         rows = self._sample, self._fresh
         return baselines.class_folds(self._first, *rows, self._n_folds, self.max_queries)
@@ -118,6 +126,8 @@ class AskedRows:
     def absent(self) -> dict[str, str]:
         """Protocols that cannot be measured with these rows, and why."""
         found = {}
+        if not len(self._first.label_codes_):
+            found["learned"] = f"{type(self._first).__name__} learns no codes of labels"
         if self._first.change_in(self.queries) is not None:
             found["fresh"] = "the model has learned from the queries"
         if self._n_folds == 0:
@@ -134,13 +144,17 @@ class AskedRows:
 
     def evaluate(
         self,
-        model: SADIH,
+        model: Hasher,
         codes: CodeStore | None = None,
         *,
+        beside: bool = True,
         progress: Progress | None = None,
         **shown: Any,
     ) -> Protocols:
-        """Look the queries up under every protocol; ``shown`` is as in `evaluate_model`."""
+        """Look the queries up under every protocol; ``shown`` is as in `evaluate_model`.
+
+        Floors and ceilings stand ``beside`` what is found, if they are asked for.
+        """
         if model.statistics_ is None:
             raise InputError(
                 "this model was saved without statistics, so the rows behind its learned codes are "
@@ -149,6 +163,11 @@ class AskedRows:
             )
         if codes is not None and self.database is None:
             raise LabelError("codes have no labels; pass the database that holds them too")
+        if not len(model.label_codes_) and "fresh" in self.absent and self.database is None:
+            raise InputError(
+                f"{type(model).__name__} learns no codes of labels, and {self.absent['fresh']}: "
+                "there is nothing to look queries up among; pass a database"
+            )
         packed, query_labels = _queries(model, self.queries)
         n_queries, n_bits = len(packed), model.hash_function_.n_bits
         drawn = sample_queries(n_queries, self.max_queries)
@@ -156,16 +175,17 @@ class AskedRows:
         def summary(histograms: Histograms) -> Evaluation:
             return Evaluation.of(histograms, n_drawn_from=n_queries, **shown)
 
-        held = ArrayLabels(model.groups_, np.arange(len(model.groups_)))
-        columns = (len(model.classes_),) if model.multi_label_ else ()
-        classes = Vocabulary(model.classes_)
-        by_place = model.multi_label_ and classes.are_places
-        asked = labels_as(None if by_place else classes, columns, query_labels)
-        label_codes = DatabaseCodes.in_memory(model.label_codes_, n_bits)
         found: dict[str, Evaluation] = {}
-        with reporting(nobody):  # it takes no time beside the rows of a database
+        if len(model.label_codes_):
+            held = ArrayLabels(model.groups_, np.arange(len(model.groups_)))
+            columns = (len(model.classes_),) if model.multi_label_ else ()
+            classes = Vocabulary(model.classes_)
+            by_place = model.multi_label_ and classes.are_places
+            asked = labels_as(None if by_place else classes, columns, query_labels)
+            label_codes = DatabaseCodes.in_memory(model.label_codes_, n_bits)
             counts = model.statistics_.counts
-            found["learned"] = summary(compare(label_codes, held, packed, asked, counts, drawn))
+            with reporting(nobody):  # it takes no time beside the rows of a database
+                found["learned"] = summary(compare(label_codes, held, packed, asked, counts, drawn))
         if self.database is not None:
             hashed, database_labels = _database(model, self.database, codes)
             labels, asked = open_labels(database_labels, query_labels)
@@ -176,52 +196,49 @@ class AskedRows:
         }
         for name, of_it in experiments.items():
             found[name] = summary(Histograms.stack([experiment.by_model() for experiment in of_it]))
-        beside = {
-            name: baselines.compare_with_baselines(of_it) for name, of_it in experiments.items()
+        others = {
+            name: baselines.compare_with_baselines(of_it)
+            for name, of_it in experiments.items()
+            if beside
         }
-        return Protocols(**found, baselines=beside, absent=self.absent)
+        worst: tuple[ClassQuality, ...] = ()
+        if (fresh := found.get("fresh")) is not None:
+            (experiment,), rows = experiments["fresh"], self._split.held_out
+            found_by = rows.asked, fresh.average_precision
+            worst = worst_classes(experiment.codes, rows.groups, *found_by, rows.rows.names)
+        return Protocols(**found, baselines=others, absent=self.absent, worst_classes=worst)
 
-    def _experiments(self, protocol: str, model: SADIH) -> list[Experiment]:
+    def _experiments(self, protocol: str, model: Hasher) -> list[Experiment]:
         if protocol == "unseen":
             return [fold.at(model.hash_function_.n_bits) for fold in self._folds]
-        learned = None if self.database is None else self._sample
-        return [Experiment(model, learned, HeldOut.of(self._fresh, self.max_queries))]
+        return [Experiment(model, self._split)]
 
 
-def _queries(model: SADIH, queries: Any) -> tuple[Bytes, Any]:
+def _queries(model: Hasher, queries: Any) -> tuple[Bytes, Any]:
     """Codes of queries, and their labels or the store that has them."""
     if isinstance(queries, FeatureStore):
         check_labelled(queries)
-        return computed(model.transform(queries)), queries
+        return in_memory(model.transform(queries)), queries
     features, labels = queries
-    return model.transform(features), labels
+    return in_memory(model.transform(features)), labels
 
 
-def _database(model: SADIH, database: Any, codes: CodeStore | None) -> tuple[DatabaseCodes, Any]:
+def _database(model: Hasher, database: Any, codes: CodeStore | None) -> tuple[DatabaseCodes, Any]:
     """Codes by the hash function, and labels, of database rows."""
     if isinstance(database, FeatureStore):
         check_labelled(database)
         features: Any = database
         labels: Any = database
-        bytes_of_codes = database.n_rows * model.label_codes_.shape[1]
+        bytes_of_codes = database.n_rows * n_bytes(model.hash_function_.n_bits)
         held = bytes_of_codes <= HELD_CODES and current_client() is None
     else:
         features, labels = database[0], database[1]
         held = True
     if codes is not None:
-        return _checked(model, codes), labels
+        model.check_codes(codes)
+        return DatabaseCodes.of_store(codes), labels
     if held:
-        hashed = model.transform(features)
-        in_memory = computed(hashed) if is_lazy(hashed) else hashed
-        return DatabaseCodes.in_memory(in_memory, model.hash_function_.n_bits), labels
+        hashed = in_memory(model.transform(features))
+        return DatabaseCodes.in_memory(hashed, model.hash_function_.n_bits), labels
     rows = StoreRows(database, 0, database.n_rows)
     return DatabaseCodes.of_rows(rows, HashRows(model.hash_function_), model.block_rows), labels
-
-
-def _checked(model: SADIH, codes: CodeStore) -> DatabaseCodes:
-    if codes.model != model.fingerprint_:
-        raise InputError(
-            f"{codes.url} holds codes of model {codes.model!r}, and this is model "
-            f"{model.fingerprint_!r}; encode the database with it first"
-        )
-    return DatabaseCodes.of_store(codes)

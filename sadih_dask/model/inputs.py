@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,7 +17,14 @@ from sklearn.utils.validation import validate_data
 
 from sadih_dask.compute.encode import LookUpLabels
 from sadih_dask.compute.lazy import refuse_sparse
-from sadih_dask.compute.rows import ArrayRows, LazyRows, Rows, StoreRows, classes_of
+from sadih_dask.compute.rows import (
+    ArrayRows,
+    LazyRows,
+    Rows,
+    StoreRows,
+    check_labelled,
+    classes_of,
+)
 from sadih_dask.compute.run import is_lazy
 from sadih_dask.errors import Argument, DtypeError, InputError, LabelError, Remedy
 from sadih_dask.learning.classes import Targets, Vocabulary, renumbering
@@ -33,9 +40,11 @@ from sadih_dask.types import Array, Ints
 class Learner(Protocol):
     """An estimator: the parameters that decide the scan, and what it has learned."""
 
+    supervised: ClassVar[bool]
     anchors: int | None
     sigma: float | None
     block_rows: int
+    sample_rows: int
     random_state: Any
     classes_: Array
     multi_label_: bool
@@ -83,6 +92,8 @@ def open_rows(
     """
     names, X = column_names(X), as_arrays(X)
     if isinstance(X, FeatureStore):
+        if model.supervised:
+            check_labelled(X)
         if y is not None:
             raise LabelError(f"{X.url} holds its own labels; pass no y beside it")
         check_width(model, X, reset=reset)
@@ -93,10 +104,10 @@ def open_rows(
         opened = Opened(stored, named, multi_label)
     elif is_lazy(X):
         check_width(model, X, reset=reset, names=names)
-        opened = _open_lazily(model, X, y, within)
+        opened = _open_lazily(model, X, _or_alike(model, X, y), within)
     else:
         features = check_features(model, X, reset=reset)
-        given = _given_targets(model, y, within)
+        given = _given_targets(model, _or_alike(model, features, y), within)
         if given.labels.shape[0] != len(features):
             raise LabelError(
                 f"X has {len(features)} rows but y has {given.labels.shape[0]}; both must describe "
@@ -106,6 +117,13 @@ def open_rows(
     if not reset:
         _check_comparable(model, opened)
     return opened
+
+
+def _or_alike(model: Learner, X: Any, y: Any) -> Any:
+    """Labels, all alike where a method needs none and none are given."""
+    if y is not None or model.supervised:
+        return y
+    return np.zeros(0 if np.isnan(X.shape[0]) else int(X.shape[0]), np.int64)
 
 
 def _open_lazily(model: Learner, X: Any, y: Any, within: Vocabulary | None) -> Opened:
@@ -273,8 +291,10 @@ def as_targets(y: Any) -> Targets:
     return Targets.of(y)
 
 
-def stored_targets(store: FeatureStore, labels: Array) -> Targets:
-    """Labels as a store has them."""
+def stored_targets(store: FeatureStore, labels: Array | None = None) -> Targets | None:
+    """Labels as a store has them, None if it has none."""
+    if labels is None:
+        return None
     known = classes_of(store)
     return Targets.of(labels) if known is None and labels.ndim == 1 else Targets(labels, known)
 

@@ -34,15 +34,17 @@ STATISTICS = ("counts", "mean", "sums", "gram")
 class Model:
     """Everything that a fitted estimator holds.
 
+    method         what it was learned by
     parameters     the estimator's constructor arguments
     seed           what its random numbers come from
     classes        names or values of the classes, (c,)
     multi_label    whether labels came as a multi-hot matrix
-    label_codes    packed code of each label group
+    label_codes    packed code of each label group; no rows if codes of labels were not learned
     statistics     of the rows learned from; None for a model that only encodes
     coverage       the store they come from; None if they came from elsewhere
     """
 
+    method: str
     parameters: dict[str, Any]
     seed: int
     n_features_in: int
@@ -98,6 +100,7 @@ def write_model(
         arrays |= {"opening": opening.projection, "opening.offset": opening.offset}
         arrays["opening.weight"] = np.array(opening.weight, np.float64)
     meta: dict[str, Any] = {
+        "method": model.method,
         "parameters": model.parameters,
         "seed": model.seed,
         "n_features_in": model.n_features_in,
@@ -167,6 +170,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
         for restart, iteration, step, terms in meta["trace"]["records"]
     )
     return Model(
+        method=str(meta.get("method", "sadih")),
         parameters=dict(meta["parameters"]),
         seed=int(meta["seed"]),
         n_features_in=int(meta["n_features_in"]),
@@ -219,7 +223,7 @@ def _check_shapes(model: Model) -> None:
     inputs = width if function.anchor_map is None else function.anchor_map.anchors.shape[1]
     expected = {
         "offset": (function.offset.shape, (n_scores,)),
-        "label_codes": (model.label_codes.shape, (groups.n_groups, -(-function.n_bits // 8))),
+        "label_codes": (model.label_codes.shape[1:], (-(-function.n_bits // 8),)),
         "n_features_in": (model.n_features_in, inputs),
         "groups.indices": (groups.indices.shape, (groups.indptr[-1],)),
     }
@@ -240,6 +244,8 @@ def _check_shapes(model: Model) -> None:
     for name, (found, wanted) in expected.items():
         if found != wanted:
             raise ValueError(f"{name} has shape {found}, expected {wanted}")
+    if len(model.label_codes) not in (0, groups.n_groups):
+        raise ValueError(f"{len(model.label_codes)} label_codes of {groups.n_groups} label groups")
     if (spare := function.n_bits % 8) and (model.label_codes[:, -1] >> spare).any():
         raise ValueError(f"label_codes have bits beyond their {function.n_bits}")
     if groups.indptr[0] != 0 or np.any(np.diff(groups.indptr) <= 0):
@@ -248,5 +254,6 @@ def _check_shapes(model: Model) -> None:
         model.classes
     ):
         raise ValueError("groups.indices name classes that do not exist")
-    if not model.trace.of_restart(model.trace.best):
+    traced = len(model.trace) or model.method == "sadih"
+    if traced and not model.trace.of_restart(model.trace.best):
         raise ValueError("the trace does not hold the restart that was kept")

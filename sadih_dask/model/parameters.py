@@ -7,7 +7,7 @@ default and help from `PARAMETERS`; what a value decides is said there too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias, get_args
@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from sadih_dask.errors import InputError
+from sadih_dask.learning.sample import KEPT_ROWS
 from sadih_dask.types import EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
 
 MAX_BITS = 2048
@@ -121,19 +122,38 @@ PARAMETERS: dict[str, Parameter] = {
     ),
 }
 
+OTHER_PARAMETERS: dict[str, Parameter] = {
+    "nu": Parameter(float, 1e-5, "weight of features beside labels", "steps"),
+    "sample_rows": Parameter(int, KEPT_ROWS, "rows that are learned from", "scan", least=2),
+}
+"""What other methods have beside parameters of SADIH."""
+
+ALL_PARAMETERS = PARAMETERS | OTHER_PARAMETERS
+
+
+def parameters_of(*names: str, **defaults: Any) -> dict[str, Parameter]:
+    """What every method has, the code length and what decides the scan, and others by name.
+
+    ``defaults`` are those of a method where they differ.
+    """
+    every = ("n_bits", "anchors", "sigma", "block_rows", "random_state")
+    found = {name: ALL_PARAMETERS[name] for name in (*every, *names)}
+    return {n: replace(p, default=defaults.get(n, p.default)) for n, p in found.items()}
+
+
 SEARCH_PARAMETERS: dict[str, Parameter] = {
     "n_folds": Parameter(int, 5, "parts that are left out in turn", "scan", least=2),
     "n_queries": Parameter(int, 1000, "rows of each part that are looked up", "scan", least=1),
 }
 """What a search by cross-validation (`SADIHCV`) has beside a grid."""
 
-DECIDED_BY_THE_SCAN = tuple(name for name, p in PARAMETERS.items() if p.decides == "scan")
+DECIDED_BY_THE_SCAN = tuple(name for name, p in ALL_PARAMETERS.items() if p.decides == "scan")
 """Parameters that the statistics depend on; any other can be changed without reading rows."""
 
 
 def check_parameters(estimator: Any) -> None:
     """Refuse constructor arguments that mean nothing."""
-    for name, parameter in PARAMETERS.items():
+    for name, parameter in estimator.PARAMETERS.items():
         parameter.check(name, getattr(estimator, name))
 
 

@@ -35,7 +35,6 @@ from sadih_dask.model.inputs import (
 )
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.coverage import Coverage, Difference
-from sadih_dask.stores.features import LEARNED_FROM
 from sadih_dask.types import Array, Ints
 
 REMOVED_ROWS = 1 << 16
@@ -100,7 +99,8 @@ def scan_more(
     anchor_map = model.hash_function_.anchor_map
     sample = _sample(model, opened.rows, SAMPLE_ROWS, model.seed_)
     n_anchors = None if anchor_map is None else anchor_map.n_features
-    check_scan(opened.rows, model.block_rows, n_anchors, sample, len(known.statistics.groups))
+    sizes = n_anchors, sample, len(known.statistics.groups)
+    check_scan(opened.rows, model.block_rows, *sizes, sample_rows=model.sample_rows)
     reduction = _reduction(model, opened, anchor_map)
     found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
     found, opened = _discovered(found, opened)
@@ -135,10 +135,8 @@ def scan_change(
     for (number, where), first in zip(change.places, cuts, strict=False):
         gone = where[learned[first : first + len(where)]]
         for part in np.array_split(gone, -(-len(gone) // REMOVED_ROWS)) if len(gone) else ():
-            features, labels = (
-                store.take_deleted(name, number, part) for name in ("features", "labels")
-            )
-            scanned = _without(model, scanned, features, stored_targets(store, labels))
+            taken = [store.take_deleted(name, number, part) for name in store.learned_from]
+            scanned = _without(model, scanned, taken[0], stored_targets(store, *taken[1:]))
     return replace(scanned, coverage=coverage.renumbered(store, change))
 
 
@@ -246,8 +244,8 @@ def plan_scan(model: Learner, rows: Rows, seed: int, **folds: int) -> tuple[Memo
     """
     sample = _sample(model, rows, max(SAMPLE_ROWS, model.anchors or 0), seed)
     n_anchors = None if model.anchors is None else min(model.anchors, len(sample))
-    draw = n_anchors is not None
-    return check_scan(rows, model.block_rows, n_anchors, sample, draw=draw, **folds), sample
+    draw, others = n_anchors is not None, {"sample_rows": model.sample_rows, **folds}
+    return check_scan(rows, model.block_rows, n_anchors, sample, draw=draw, **others), sample
 
 
 def draw_anchors(model: Learner, rows: Rows, sample: Ints, seed: int) -> AnchorMap | None:
@@ -275,13 +273,13 @@ def _reduction(model: Learner, opened: Opened, anchor_map: AnchorMap | None) -> 
     n_classes = opened.rows.label_columns
     if isinstance(opened.rows, ArrayRows) and opened.vocabulary is not None:
         n_classes = len(opened.vocabulary)
-    return Reduction(model.block_rows, n_classes, anchor_map)
+    return Reduction(model.block_rows, n_classes, anchor_map, model.sample_rows)
 
 
 def _covering(X: Any) -> Coverage | None:
     if not isinstance(X, FeatureStore):
         return None
-    return Coverage.of(X, LEARNED_FROM, redact(X.url))
+    return Coverage.of(X, X.learned_from, redact(X.url))
 
 
 def _discovered(found: Any, opened: Opened) -> tuple[Any, Opened]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.run import Steps
 from sadih_dask.compute.tree import Tasks
 from sadih_dask.learning.encoders import (
     BY_REGRESSION,
@@ -25,7 +26,7 @@ from sadih_dask.learning.open_world import open_encoder
 from sadih_dask.learning.problem import MAX_GROUPS, Problem, State
 from sadih_dask.learning.randomness import generator
 from sadih_dask.learning.similarity import SharedLabel, Similarity, group_similarity
-from sadih_dask.learning.solver import Schedule, Solution, solve
+from sadih_dask.learning.solver import Schedule, Solution, n_steps, solve
 from sadih_dask.learning.start import FEW_GROUPS, start_codes
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.retrieval.trial import OPENNESS_GRID, SHARPNESS_GRID, Choice, Trial
@@ -42,7 +43,10 @@ def learn(
         similarity = tasked_similarity(statistics.groups, parameters.similarity)
         family = Family(parameters, statistics, seed, similarity)
         solution = family.solve(parameters, traced=True)
-        return solution, family.hash_function(parameters, solution.state, anchor_map)
+        steps = Steps(1, "Choosing a hash function")
+        function = family.hash_function(parameters, solution.state, anchor_map)
+        steps.end()
+        return solution, function
 
 
 class Family:
@@ -61,8 +65,11 @@ class Family:
         groups = statistics.groups
         self._statistics, self._seed = statistics, seed
         ridge: float | str = parameters.ridge
+        n_init = _count_starts(parameters.n_init, len(groups))
+        begun = Steps(1 + n_init, f"Starting codes of {len(groups):,} label groups")
         if isinstance(ridge, str):
             ridge = choose_penalty(statistics, generator(seed, "penalty"))
+        begun()
         self._problem = Problem.from_statistics(
             statistics,
             parameters.n_bits,
@@ -78,12 +85,10 @@ class Family:
         if self._encoder in BY_REGRESSION:
             parts = hold_out(statistics, ridge, balanced=self._balanced)
             self._trial = Trial(statistics, parts, self._encoder, seed) if parts else None
-        auto_init = max(1, RESTARTS * FEW_GROUPS // max(len(groups), FEW_GROUPS))
-        n_init: int = auto_init if parameters.n_init == "auto" else parameters.n_init
-        self._starts = [
-            start_codes(self._problem, parameters.start, restart, stream)
-            for restart, stream in enumerate(generator(seed, "starts").spawn(n_init))
-        ]
+        self._starts = []
+        for restart, stream in enumerate(generator(seed, "starts").spawn(n_init)):
+            self._starts.append(start_codes(self._problem, parameters.start, restart, stream))
+            begun()
         self._choices: dict[tuple[Any, ...], Choice] = {}
 
     def solve(self, parameters: Any, *, traced: bool = False) -> Solution:
@@ -92,7 +97,11 @@ class Family:
         # From the problem of the member before, which has all that was computed so far.
         self._problem = self._problem.with_weights(*weights)
         schedule = Schedule(parameters.loss, parameters.solver, parameters.max_iter, parameters.tol)
-        return solve(self._problem, schedule, self._starts, self._trial, traced=traced)
+        given = self._problem, schedule, self._starts, self._trial
+        steps = Steps(n_steps(schedule, len(self._starts), self._trial is not None), "Solving")
+        found = solve(*given, traced=traced, stepped=steps)
+        steps.end()
+        return found
 
     @property
     def hashes_by_codes_alone(self) -> bool:
@@ -137,6 +146,13 @@ class Family:
                 OPENNESS_GRID if isinstance(openness, str) else (openness,),
             )
         return self._choices[key]
+
+
+def _count_starts(asked: int | str, n_groups: int) -> int:
+    """How many starts are tried: all of what was asked for, or fewer the more groups there are."""
+    if isinstance(asked, str):
+        return max(1, RESTARTS * FEW_GROUPS // max(n_groups, FEW_GROUPS))
+    return asked
 
 
 MANY_GROUPS = 4096

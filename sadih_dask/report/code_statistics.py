@@ -5,6 +5,7 @@ Both come from one pass over the database codes, on threads or on a cluster.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import reduce_pairs
 from sadih_dask.errors import InputError
-from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.estimator import Hasher
 from sadih_dask.retrieval.codes import n_bytes, unpack
 from sadih_dask.retrieval.nearest import (
     Neighbours,
@@ -29,6 +30,9 @@ from sadih_dask.types import Array, Bytes, Floats, Ints
 
 N_PICTURED = 6
 N_FOUND = 10
+BUCKET_ROWS, HASHED_ROWS = 1 << 20, 1 << 14
+"""Codes among which equal ones are counted: those on file, and those that are hashed for it."""
+SEARCHED = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +60,7 @@ class BitCounts:
         return cls(len(packed), ones, both)
 
     @classmethod
-    def learned(cls, model: SADIH) -> BitCounts:
+    def learned(cls, model: Hasher) -> BitCounts:
         """Count the rows that a model was learned from, each with the code of its labels."""
         bits = unpack(model.label_codes_, model.hash_function_.n_bits).astype(np.int64)
         counts = np.ones(len(bits), np.int64)
@@ -75,6 +79,11 @@ class BitCounts:
         return self.ones / self.n_rows if self.n_rows else np.full(len(self.ones), np.nan)
 
     @property
+    def constant(self) -> Ints:
+        """Numbers of the bits that are the same in all codes: they tell nothing apart."""
+        return np.flatnonzero((self.ones == 0) | (self.ones == self.n_rows))
+
+    @property
     def correlation(self) -> Floats:
         """Pearson correlation of every two bits; NaN where one of them is constant."""
         p = self.balance
@@ -82,6 +91,39 @@ class BitCounts:
         with np.errstate(divide="ignore", invalid="ignore"):
             found = (self.both / self.n_rows - np.outer(p, p)) / np.outer(deviation, deviation)
         return np.where(np.outer(deviation > 0, deviation > 0), np.clip(found, -1, 1), np.nan)
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Codes that are identical, and how long it takes to search among all.
+
+    n_rows      codes that were looked at, the first of many
+    n_distinct  different ones
+    largest     rows that share the most frequent one
+    seconds     of finding 10 neighbours of a query, on one thread of this machine
+    """
+
+    n_rows: int
+    n_distinct: int
+    largest: int
+    seconds: float
+
+    @classmethod
+    def of(cls, codes: DatabaseCodes, *, hashed: bool = False) -> Buckets | None:
+        """Look at the first codes, fewer if they have to be ``hashed``; None if there are none."""
+        most = HASHED_ROWS if hashed else BUCKET_ROWS
+        parts = [block for _, block in codes.blocks(0, min(codes.n_rows, most))]
+        if not parts:
+            return None
+        packed = np.ascontiguousarray(np.concatenate(parts))
+        words = packed.view(np.dtype((np.void, packed.shape[1]))).reshape(-1)
+        _, sizes = np.unique(words, return_counts=True)
+        asked = packed[:: max(1, len(packed) // SEARCHED)][:SEARCHED]
+        nearest_keys(asked[:1], [(0, packed[:1])], 1)  # compiled, or loaded, before it is timed
+        began = time.perf_counter()
+        nearest_keys(asked, [(0, packed)], min(N_FOUND, len(packed)))
+        seconds = (time.perf_counter() - began) / len(asked)
+        return cls(len(packed), len(sizes), int(sizes.max()), seconds)
 
 
 def shares(counts: Array) -> Floats:
@@ -169,26 +211,21 @@ class NeighbourPictures:
 
 
 def pictured(
-    queries: FeatureStore,
-    chosen: Ints,
-    database: FeatureStore,
-    found: Neighbours,
-    class_names: Sequence[str] = (),
+    queries: Any, chosen: Ints, database: Any, found: Neighbours, class_names: Sequence[str] = ()
 ) -> NeighbourPictures:
     """Pictures of chosen queries and of the rows that were found for them, right ones known.
 
-    Both stores have thumbnails and labels.
+    Both are stores with thumbnails and labels, or pairs of arrays: pictures and labels.
     """
     q, k = found.rows.shape
-    nearest = found.rows.reshape(-1)
-    pictures = database.take("thumbnails", nearest)
-    asked, held = queries.take("labels", chosen), database.take("labels", nearest)
+    pictures, held = _pictures_of(database, found.rows.reshape(-1))
+    shown, asked = _pictures_of(queries, chosen)
     held = held.reshape(q, k, *held.shape[1:])
     relevant = held == asked[:, None]
     if asked.ndim == 2:
         relevant = (held.astype(bool) & asked[:, None].astype(bool)).any(axis=2)
     return NeighbourPictures(
-        queries.take("thumbnails", chosen),
+        shown,
         pictures.reshape(q, k, *pictures.shape[1:]),
         relevant,
         found.distances,
@@ -197,7 +234,17 @@ def pictured(
     )
 
 
+def _pictures_of(rows: Any, places: Ints) -> tuple[Bytes, Array]:
+    """Pictures and labels of some rows."""
+    if isinstance(rows, FeatureStore):
+        return rows.take("thumbnails", places), rows.take("labels", places)
+    pictures, labels = (np.asarray(part)[places] for part in rows)
+    return pictures, labels
+
+
 def _named(labels: Any, class_names: Sequence[str]) -> str:
     """Names of a row's classes; numbers where there are none."""
+    if not np.ndim(labels) and not np.issubdtype(np.asarray(labels).dtype, np.integer):
+        return str(labels)
     numbers = [int(n) for n in (np.flatnonzero(labels) if np.ndim(labels) else [labels])]
     return ", ".join(class_names[n] if n < len(class_names) else str(n) for n in numbers)

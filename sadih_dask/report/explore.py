@@ -110,23 +110,24 @@ def _ranked(precision: Floats) -> tuple[Floats, Floats]:
     return np.arange(1.0, len(precision) + 1), precision
 
 
-def show_neighbours(
-    found: Neighbours, queries: FeatureStore, rows: Any, database: FeatureStore
-) -> figures.Drawing:
-    """Draw queries, which are these rows of a store, and the items that were found for them.
+def show_neighbours(found: Neighbours, queries: Any, rows: Any, database: Any) -> figures.Drawing:
+    """Draw queries, which are these rows, and the items that were found for them.
 
-    Both stores need thumbnails and labels; right and wrong finds are told apart by the labels.
+    ``queries`` and ``database`` are stores with thumbnails and labels, or pairs of arrays: small
+    uint8 pictures, (n, h, w) or (n, h, w, 3), and labels. Right and wrong finds are told apart by
+    the labels. ``rows`` None means all, in order.
     """
-    asked = np.asarray(rows, np.int64).reshape(-1)
+    asked = np.arange(len(found)) if rows is None else np.asarray(rows, np.int64).reshape(-1)
     if len(asked) != len(found):
         raise InputError(f"{len(found)} queries were searched for, and {len(asked)} rows are given")
-    for store in (queries, database):
+    stores = [store for store in (queries, database) if isinstance(store, FeatureStore)]
+    for store in stores:
         for name in ("thumbnails", "labels"):
             if name not in store.arrays:
                 raise InputError(
                     f"{store.url} has no {name}, so its rows cannot be shown; create it with "
                     f"FeatureStore.create(..., {name}=...)"
                 )
-    names = database.class_names or queries.class_names
+    names = next((store.class_names for store in stores[::-1] if store.class_names), ())
     pictured = code_statistics.pictured(queries, asked, database, found, names)
     return figures.neighbour_pictures(pictured)

@@ -23,7 +23,7 @@ from sadih_dask.errors import InputError
 from sadih_dask.ingest import Ingested
 from sadih_dask.learning.objective import Trace
 from sadih_dask.learning.statistics import Statistics
-from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.estimator import Hasher
 from sadih_dask.report.code_statistics import shares
 from sadih_dask.report.html import fill, score, size
 from sadih_dask.retrieval.codes import unpack
@@ -82,7 +82,7 @@ def html(thing: object) -> str:
 
 
 @html.register
-def _(thing: SADIH) -> str:
+def _(thing: Hasher) -> str:
     parameters = thing.get_params(deep=False)
     defaults = type(thing)().get_params(deep=False)
     own = {k: type(v) is not type(defaults[k]) or v != defaults[k] for k, v in parameters.items()}
@@ -110,14 +110,14 @@ def _(thing: SADIH) -> str:
     return card("SADIH", f"classes {_listed(thing.classes_)}", facts, pictures=[grid], note=note)
 
 
-def _encoder(model: SADIH) -> str:
+def _encoder(model: Hasher) -> str:
     """The hash function that the model has; "auto" has chosen one of two."""
     if model.encoder != "auto":
         return model.encoder
     return "ridge" if model.hash_function_.mixture is None else "posterior"
 
 
-def _group_names(model: SADIH) -> list[str]:
+def _group_names(model: Hasher) -> list[str]:
     """The classes of each label group, of as many groups as are shown."""
     groups, classes = model.groups_, model.classes_
     return [
@@ -230,31 +230,30 @@ def _(thing: Evaluation | Protocols) -> str:
         ]
         for metric in some.numbers
     ]
+    note = TIES
     if isinstance(thing, Protocols):
         rows += _baseline_rows(thing)
+        worst = "; ".join(f"{c.name} {score(c.map)} ({c.confusions})" for c in thing.worst_classes)
+        note += f" Classes that find least, and what they are taken for: {worst}." if worst else ""
     heads = ["", *(protocol or "value" for protocol in known)]
     lines = {name: (e.recall, e.precision) for name, e in known.items()}
     recall = plot(lines, ("recall", "precision"), "Precision against recall", top=1.0)
     pictures = [recall, *(_distances(name, e) for name, e in known.items())]
     name = type(thing).__name__
     title = "mean over queries ± its standard error"
-    return card(name, title, facts, heads, rows, pictures=pictures, note=TIES)
+    return card(name, title, facts, heads, rows, pictures=pictures, note=note)
 
 
 def _baseline_rows(found: Protocols) -> list[list[str]]:
     """MAP of other rankings of the same rows, under the protocols that have them."""
-    names = dict.fromkeys(name for each in found.baselines.values() for name in each)
     rows = []
-    for name in list(names)[1:]:  # the codes themselves are above
-        cells = [name]
-        for protocol in found.known:
-            other = found.baselines.get(protocol, {}).get(name)
-            cells.append(
-                f"{score(other.numbers['MAP'])} ± {score(other.standard_errors['MAP'])}"
-                if other
-                else ""
-            )
-        rows.append([f"MAP, {cells[0]}", *cells[1:]])
+    for name in found.rankings[1:]:  # the codes themselves are above
+        others = (found.baselines.get(protocol, {}).get(name) for protocol in found.known)
+        cells = (
+            f"{score(one.numbers['MAP'])} ± {score(one.standard_errors['MAP'])}" if one else ""
+            for one in others
+        )
+        rows.append([f"MAP, {name}", *cells])
     return rows
 
 
@@ -277,7 +276,7 @@ def _distances(protocol: str, found: Evaluation) -> Markup:
 def _(thing: Neighbours) -> str:
     facts: dict[str, object] = {"queries": len(thing), "neighbours each": thing.k}
     if thing.distances.size:
-        facts["distances"] = f"{thing.distances.min()} to {thing.distances.max()}"
+        facts["distances"] = f"{thing.distances.min():.3g} to {thing.distances.max():.3g}"
     shown = range(min(len(thing), SHOWN_QUERIES))
     return _found(thing, facts, [_finds(thing.ids[q], thing.distances[q]) for q in shown])
 
@@ -298,7 +297,7 @@ def _finds(ids: Array, distances: Array) -> list[str]:
     """The first finds of one query, and how many more there are."""
     nearest = list(zip(ids[:SHOWN_FINDS], distances[:SHOWN_FINDS], strict=True))
     rest = len(ids) - len(nearest)
-    return [f"{i} ({d})" for i, d in nearest] + ([f"{rest:,} more"] if rest else [])
+    return [f"{i} ({d:.3g})" for i, d in nearest] + ([f"{rest:,} more"] if rest else [])
 
 
 def _found(
@@ -310,7 +309,7 @@ def _found(
     rows = [[query, *row, *[""] * (width - len(row))] for query, row in enumerate(finds)]
     rest = len(thing) - len(finds)
     note = f"{rest:,} queries more" if rest else ""
-    about = "nearest first: id (Hamming distance)"
+    about = "nearest first: id (distance)"
     return card(type(thing).__name__, about, facts, columns, rows, note=note)
 
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from sadih_dask.cluster.versions import versions_here
-from sadih_dask.model.estimator import SADIH
-from sadih_dask.report.code_statistics import BitCounts, NeighbourPictures
-from sadih_dask.report.html import count, duration, fill, inline_svg
+from sadih_dask.model.estimator import Hasher
+from sadih_dask.report.code_statistics import BitCounts, Buckets, NeighbourPictures
+from sadih_dask.report.html import count, duration, fill, inline_svg, score, size
+from sadih_dask.retrieval.codes import n_bytes
 from sadih_dask.retrieval.evaluation import HEADLINE, PROTOCOLS, Evaluation, Protocols
 
 if TYPE_CHECKING:
@@ -50,14 +51,18 @@ class Retrieval:
     lengths     evaluations of the same protocols, one for each code length
     model       the model whose codes are looked at more closely; its length is among them
     bits        of the database codes, or of the learned ones where there is no database
+    buckets     equal codes of the database, if there is one
+    row_bytes   of a row of features
     neighbours  pictures of queries and what they find, where rows have pictures
     classes     names, if any
     """
 
     lengths: Sequence[Length]
-    model: SADIH
+    model: Hasher
     bits: BitCounts | None = None
     neighbours: NeighbourPictures | None = None
+    buckets: Buckets | None = None
+    row_bytes: int | None = None
     classes: Sequence[str] = ()
 
     @property
@@ -74,7 +79,7 @@ def drawings(found: Retrieval) -> Iterator[Drawing]:
 
     lengths, own = found.lengths, found.own
     # The paper's protocol and the one that says most; the tables have the others.
-    drawn = ("learned", own.protocols.headline)
+    drawn = [name for name in ("learned", own.protocols.headline) if name in own.known]
     compared = Comparison(
         {f"{length.n_bits} bits": length.protocols.only(*drawn) for length in lengths}
     )
@@ -111,7 +116,7 @@ def render(
     files   files and folders that were written -> what they hold
     """
     model, protocols = found.model, found.own.protocols
-    evaluation = protocols.encoded or protocols.learned
+    evaluation = protocols.widest
     sizes = {"database rows": evaluation.n_database, "queries": evaluation.n_queries}
     sizes |= {"classes": len(model.classes_), "label groups": model.groups_.n_groups}
     rows = [_metrics(length) for length in found.lengths]
@@ -125,9 +130,11 @@ def render(
         quality=list(zip(found.lengths, rows, strict=True)),
         best=_best(rows),
         n_bits=found.own.n_bits,
-        rankings=dict.fromkeys(name for each in protocols.baselines.values() for name in each),
+        rankings=protocols.rankings,
         baselines=protocols.baselines,
         absent=protocols.absent,
+        worst_classes=protocols.worst_classes,
+        codes=dict(_codes(found)),
         figures=[(drawing, _pictures(drawing, k)) for k, drawing in enumerate(drawn)],
         data={
             "features": model.n_features_in_,
@@ -156,10 +163,32 @@ def _tiles(lengths: Sequence[Length], sizes: Mapping[str, int]) -> Iterator[tupl
         finite = [pair for pair in maps if math.isfinite(pair[0])]
         if finite:
             best, n_bits = max(finite, key=lambda pair: pair[0])
-            yield f"best MAP, {protocol}, {n_bits} bits", f"{best:.3f}"
+            yield f"best MAP, {protocol}, {n_bits} bits", score(best)
     for name, number in sizes.items():
         if name != "label groups" or number != sizes["classes"]:
             yield name, count(number)
+
+
+def _codes(found: Retrieval) -> Iterator[tuple[str, str]]:
+    """What codes cost and how well they use their bits, each after what it is."""
+    n_bits, buckets, bits = found.own.n_bits, found.buckets, found.bits
+    width = n_bytes(n_bits)
+    yield "bytes a row, code", size(width)
+    if found.row_bytes is not None:
+        times = found.row_bytes / width
+        yield "bytes a row, features", f"{size(found.row_bytes)}, {times:,.0f} times as much"
+    if buckets is not None:
+        looked = f"{count(buckets.n_distinct)} of {count(buckets.n_rows)} codes"
+        yield "different codes", looked
+        yield "rows that share the most frequent code", count(buckets.largest)
+        yield (
+            f"search, 10 of {count(buckets.n_rows)} codes, one thread",
+            f"{1000 * buckets.seconds:.2g} ms a query",
+        )
+    if bits is not None and bits.n_rows:
+        numbers = ", ".join(map(str, bits.constant[:20])) + (" ..." * (len(bits.constant) > 20))
+        remark = f"{numbers}; they tell nothing apart, so fewer bits would do"
+        yield "bits that are the same in all codes", remark if numbers else "none"
 
 
 def _metrics(length: Length) -> dict[str, dict[str, float]]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from sadih_dask.errors import Argument, InputError, Remedy
 from sadih_dask.retrieval import metrics
+from sadih_dask.retrieval.failures import ClassQuality
 from sadih_dask.retrieval.histograms import Histograms
 from sadih_dask.retrieval.metrics import RECALL_GRID, mean_of_known, standard_error
 from sadih_dask.types import Floats, Ints
@@ -156,6 +157,8 @@ class Evaluation:
 class Baseline:
     """What a ranking reaches on the same queries as others: means over them, and their errors."""
 
+    METRICS: ClassVar = ("MAP", f"precision@{BASELINE_CUTOFF}")
+
     n_queries: int
     numbers: Mapping[str, float]
     standard_errors: Mapping[str, float]
@@ -163,7 +166,7 @@ class Baseline:
     @classmethod
     def of(cls, average_precision: Floats, precision: Floats) -> Baseline:
         """Summarise the values of all queries."""
-        values = {"MAP": average_precision, f"precision@{BASELINE_CUTOFF}": precision}
+        values = dict(zip(cls.METRICS, (average_precision, precision), strict=True))
         return cls(
             len(average_precision),
             {name: mean_of_known(of_each) for name, of_each in values.items()},
@@ -188,15 +191,17 @@ class Protocols:
 
     Each of `PROTOCOLS` is a field, None where it was not measured; ``absent`` says why.
     ``baselines`` are what else there is to rank by, on the same held-out rows, by protocol and
-    name: the codes themselves, and floors and ceilings.
+    name: the codes themselves, and floors and ceilings. ``worst_classes`` are those whose fresh
+    rows find least, the worst first, and what they are taken for.
     """
 
-    learned: Evaluation
+    learned: Evaluation | None = None
     encoded: Evaluation | None = None
     fresh: Evaluation | None = None
     unseen: Evaluation | None = None
     baselines: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
+    worst_classes: tuple[ClassQuality, ...] = ()
 
     @property
     def known(self) -> dict[str, Evaluation]:
@@ -209,10 +214,21 @@ class Protocols:
         """The protocol that says most about rows to come."""
         return next(name for name in HEADLINE if name in self.known)
 
+    @property
+    def widest(self) -> Evaluation:
+        """The one that looks among all rows of the database, if any does."""
+        found = (self.encoded, self.learned, self.fresh)
+        return next(one for one in found if one is not None)
+
+    @property
+    def rankings(self) -> list[str]:
+        """Names of what stands in `baselines`, in the order of tables."""
+        return list(dict.fromkeys(name for each in self.baselines.values() for name in each))
+
     def only(self, *names: str) -> Protocols:
         """Without the protocols that are not named; `learned` stays."""
-        known: dict[str, Any] = {name: self.known.get(name) for name in names}
-        return Protocols(**{"learned": self.learned} | known)
+        known: dict[str, Any] = {name: self.known.get(name) for name in ("learned", *names)}
+        return Protocols(**known)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and lists."""
@@ -222,7 +238,8 @@ class Protocols:
             for protocol, names in self.baselines.items()
         }
         none = dict.fromkeys(PROTOCOLS)
-        return none | known | {"baselines": baselines, "absent": dict(self.absent)}
+        others = {"baselines": baselines, "absent": dict(self.absent)}
+        return none | known | others | {"worst_classes": [asdict(c) for c in self.worst_classes]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Protocols:
@@ -239,33 +256,32 @@ class Protocols:
             }
             for protocol, names in values["baselines"].items()
         }
-        return cls(**known, baselines=baselines, absent=values["absent"])
+        worst = tuple(map(ClassQuality.from_dict, values.get("worst_classes", ())))
+        return cls(**known, baselines=baselines, absent=values["absent"], worst_classes=worst)
 
     def __repr__(self) -> str:
         lines = [_table(self.known)]
         lines += [f"{name}: not measured, {why}" for name, why in self.absent.items()]
         if self.baselines:
             lines += ["", *self._baseline_lines()]
+        if self.worst_classes:
+            lines += ["", "classes whose fresh rows find least, and what they are taken for"]
+            lines += [
+                f"{one.map:10.4f}  {one.name}: {one.confusions}" for one in self.worst_classes
+            ]
         return "\n".join(lines)
 
     def _baseline_lines(self) -> Iterator[str]:
         """Names of rankings in the first column, two columns for each protocol."""
-        some = next(iter(self.baselines.values()))
-        metrics_ = list(next(iter(some.values())).numbers)
-        titles = [f"{metric} {protocol}" for protocol in self.baselines for metric in metrics_]
-        yield f"{'':26}" + "".join(f"{title:>22}" for title in titles)
-        for name in dict.fromkeys(name for names in self.baselines.values() for name in names):
-            cells = ""
-            for names in self.baselines.values():
-                found = names.get(name)
-                for metric in metrics_:
-                    cell = (
-                        ""
-                        if found is None
-                        else (f"{found.numbers[metric]:.4f} ± {found.standard_errors[metric]:.4f}")
-                    )
-                    cells += f"{cell:>22}"
-            yield f"{name:26}{cells}".rstrip()
+        columns = [(protocol, metric) for protocol in self.baselines for metric in Baseline.METRICS]
+        yield f"{'':26}" + "".join(f"{f'{metric} {protocol}':>22}" for protocol, metric in columns)
+        for name in self.rankings:
+            found = ((self.baselines[protocol].get(name), metric) for protocol, metric in columns)
+            cells = (
+                f"{one.numbers[metric]:.4f} ± {one.standard_errors[metric]:.4f}" if one else ""
+                for one, metric in found
+            )
+            yield f"{name:26}{''.join(f'{cell:>22}' for cell in cells)}".rstrip()
 
 
 Value = TypeVar("Value")

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from sadih_dask.errors import Argument, InputError, Remedy
+from sadih_dask.errors import Argument, InputError, Remedy, require
 from sadih_dask.retrieval.codes import check_widths, columns, words
 from sadih_dask.retrieval.kernels import (
     ROW_BITS,
@@ -34,8 +34,37 @@ CACHE_BYTES = 2**19
 MAX_DISTANCE = (1 << (63 - ROW_BITS)) - 1
 
 
+class _Found:
+    """What a search has found, as a table."""
+
+    rows: Ints
+    distances: Array
+    ids: Array
+
+    @property
+    def counts(self) -> Ints:
+        """How many items each query has."""
+        raise NotImplementedError
+
+    def columns(self, query_ids: Array | None = None) -> dict[str, Array]:
+        """One entry a find, nearest first; ``query_ids`` name the queries, else their numbers."""
+        counts = self.counts
+        query = np.repeat(np.arange(len(counts)), counts)
+        return {
+            "query": query if query_ids is None else np.asarray(query_ids)[query],
+            "rank": np.arange(len(query)) - (np.cumsum(counts) - counts)[query],
+            "id": self.ids.reshape(-1),
+            "row": self.rows.reshape(-1),
+            "distance": self.distances.reshape(-1),
+        }
+
+    def to_pandas(self, query_ids: Array | None = None) -> Any:
+        """The `columns` as a pandas data frame."""
+        return require("pandas", "a data frame of finds").DataFrame(self.columns(query_ids))
+
+
 @dataclass(frozen=True, eq=False)
-class Neighbours:
+class Neighbours(_Found):
     """The first ``k`` items of every query: row numbers and distances, (q, k), nearest first.
 
     Distances are Hamming distances, or weighted ones. ``ids`` are the ids of the rows where the
@@ -51,17 +80,22 @@ class Neighbours:
         """Items of each query: as many as were asked for, or all if there are fewer."""
         return self.rows.shape[1]
 
+    @property
+    def counts(self) -> Ints:
+        """How many items each query has: the same for all."""
+        return np.full(len(self), self.k)
+
     def __len__(self) -> int:
         return len(self.rows)
 
     def __repr__(self) -> str:
         d = self.distances
-        span = f", distances {d.min()} to {d.max()}" if d.size else ""
+        span = f", distances {d.min():.3g} to {d.max():.3g}" if d.size else ""
         return f"<Neighbours of {len(self)} queries, {self.k} each{span}>"
 
 
 @dataclass(frozen=True, eq=False)
-class WithinRadius:
+class WithinRadius(_Found):
     """All items within a radius: those of query ``i`` stand at ``lims[i]:lims[i + 1]``.
 
     Nearest first, ties by row number. ``ids`` are as in `Neighbours`.
@@ -73,7 +107,7 @@ class WithinRadius:
     distances: Array
     ids: Array
 
-    @cached_property
+    @property
     def counts(self) -> Ints:
         """How many items each query has."""
         return np.diff(self.lims)

@@ -96,8 +96,8 @@ class Artefact:
         return f"{ARTEFACTS}/{self.name}"
 
     def url(self, name: str) -> str:
-        """Path or URL of a file or store in it."""
-        return f"{self.files.url}/{self.folder}/{name}"
+        """Path or URL of a file or store in it; FormatError if that is a link."""
+        return self.files.address(f"{self.folder}/{name}")
 
     def begin(self) -> Artefact:
         """Make the folder, where there are folders."""
@@ -109,7 +109,9 @@ class Artefact:
     def local_folder(self) -> Iterator[Path]:
         """A folder of this machine; what is written there is part of the artefact afterwards."""
         if isinstance(self.files, LocalFiles):
-            folder = Path(self.files.path(self.folder))
+            folder = Path(self.files.address(self.folder))
+            for path in folder.rglob("*"):  # others write there, and would follow links
+                self.files.address(path.relative_to(self.files.root).as_posix())
             yield folder
             for path in _plain_files(folder):
                 sync_file(path)
@@ -187,7 +189,7 @@ class Artefact:
         done, there = self.done() or {"names": (), "digests": {}}, set(self._names())
         for name in there.intersection(done["names"]):
             if name.endswith((".zarr", ".sadih")):
-                yield from verify.problems(self.url(name))
+                yield from _damage(self.files, f"{self.folder}/{name}")
                 continue
             parts = [n for n in done["digests"] if n == name or n.startswith(f"{name}/")]
             if not parts:
@@ -549,7 +551,7 @@ class RunDirectory:
         for stage, key in sorted(named):
             yield from self.artefact(stage, key).problems()
         for name in sorted({name for run in kept for name in manifests[run].get("stores", ())}):
-            yield from verify.problems(f"{self.url}/{name}")
+            yield from _damage(self.files, name)
 
     def _is_bare(self, run: str) -> bool:
         names = self.files.names(f"{RUNS}/{run}")
@@ -638,6 +640,16 @@ def _read_checked(files: Files, key: str) -> dict[str, Any]:
     if record.pop("crc32c", None) != crc32c(canonical_json(record)):
         raise IntegrityError(f"{files.url}/{key} is damaged: its checksum does not fit")
     return record
+
+
+def _damage(files: Files, key: str) -> Iterator[str]:
+    """Name what is wrong with a store or model in a run directory."""
+    try:
+        url = files.address(key)
+    except FormatError as error:
+        yield str(error)
+        return
+    yield from verify.problems(url)
 
 
 def _failures(check: Callable[[str], object], of: str) -> Iterator[str]:

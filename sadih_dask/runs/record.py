@@ -22,6 +22,8 @@ from sadih_dask.runs.directory import LOG, RUNS, RunDirectory
 logger = logging.getLogger(__name__)
 
 FORMAT, VERSION = "sadih-run", 1
+MOST_CLASSES = 10_000
+_MOST_NAMED = 5
 
 Action = Literal["done", "reused", "skipped"]
 Outcome = Literal["complete", "nothing to do", "refused", "failed", "interrupted"]
@@ -65,6 +67,8 @@ class Record:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     gate: Mapping[str, Any] | None = None
     remarks: list[str] = field(default_factory=list)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    classes: list[str] = field(default_factory=list)
     previous: str | None = None
     files: dict[str, str] = field(default_factory=dict)
     fingerprints: dict[str, Any] = field(default_factory=dict)
@@ -98,6 +102,17 @@ def mean_average_precision(record: Mapping[str, Any], protocol: str) -> float | 
     found = metrics.get("lengths", {}).get(str(metrics.get("n_bits")), {})
     value = found.get(protocol, {}).get("MAP")
     return None if value is None else float(value)
+
+
+def class_changes(first: Mapping[str, Any] | None, second: Mapping[str, Any]) -> Iterator[str]:
+    """Say which classes a run has that another had not, and the other way round."""
+    before, after = ((run or {}).get("classes") or [] for run in (first, second))
+    if not before or not after:
+        return
+    for word, names, others in (("new", after, set(before)), ("vanished", before, set(after))):
+        if found := [name for name in names if name not in others]:
+            more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+            yield f"{len(found)} {word} classes: {', '.join(found[:_MOST_NAMED])}{more}"
 
 
 class RunLog(logging.Handler):
@@ -177,13 +192,16 @@ class Comparison:
     data: tuple[Difference, ...]
     metrics: tuple[Difference, ...]
     versions: tuple[Difference, ...]
+    remarks: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
-        return {
-            kind: [{"what": d.what, "first": d.first, "second": d.second} for d in found]
-            for kind, found in vars(self).items()
+        found = {
+            kind: [vars(difference) for difference in differences]
+            for kind, differences in vars(self).items()
+            if kind != "remarks"
         }
+        return {**found, "remarks": list(self.remarks)}
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
@@ -202,7 +220,18 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
         (*data, *differing("fingerprints")),
         tuple(_pairs(before, after)),
         differing("versions"),
+        (*class_changes(first, second), *_of_other_lengths(first, second)),
     )
+
+
+def _of_other_lengths(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
+    """Say what is compared where the models of two runs have codes of different length."""
+    one, other = ((run.get("metrics") or {}).get("n_bits") for run in (first, second))
+    if one != other and None not in (one, other):
+        yield (
+            f"the models have {one} and {other} bits; metrics are compared length by length, and "
+            "absent where a run has not measured that length"
+        )
 
 
 def _pairs(first: Any, second: Any, at: str = "") -> Iterator[Difference]:

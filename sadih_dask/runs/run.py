@@ -17,7 +17,13 @@ from typing import Any
 from sadih_dask.errors import ConfigError, SadihError
 from sadih_dask.files.redaction import redact_values
 from sadih_dask.runs.directory import Artefact, RunDirectory, key_of
-from sadih_dask.runs.record import Record, RunLog, StageRecord, mean_average_precision
+from sadih_dask.runs.record import (
+    Record,
+    RunLog,
+    StageRecord,
+    class_changes,
+    mean_average_precision,
+)
 from sadih_dask.runs.settings import Gate, Settings
 from sadih_dask.runs.stages import STAGES, Context, Display, Stage
 
@@ -48,9 +54,16 @@ def judge(gate: Gate, record: Mapping[str, Any], latest: Mapping[str, Any] | Non
     if allowed is not None and before is not None and not before - found <= allowed:
         reasons.append(
             f"mean average precision ({gate.protocol}) fell by {before - found:.4f}, from "
-            f"{before:.4f} to {found:.4f}, and gate.map_drop_max allows {allowed}"
+            f"{before:.4f} to {found:.4f}{_lengths(latest, record)}, and gate.map_drop_max allows "
+            f"{allowed}"
         )
     return reasons
+
+
+def _lengths(first: Mapping[str, Any] | None, second: Mapping[str, Any]) -> str:
+    """Say which code lengths are compared, if they are not the same."""
+    one, other = ((run or {}).get("metrics", {}).get("n_bits") for run in (first, second))
+    return "" if one == other else f" ({one} and {other} bits)"
 
 
 Place = Callable[[], AbstractContextManager[Mapping[str, Any] | None]]
@@ -168,7 +181,7 @@ class _Work:
         return artefact.key
 
     def _remark(self, remarks: tuple[str, ...]) -> None:
-        for remark in remarks:
+        for remark in (one for one in remarks if one not in self.record.remarks):
             logger.warning(remark)
             self.pipeline.told(remark)
             self.record.remarks.append(remark)
@@ -219,7 +232,9 @@ class _Work:
         rejected = self.keys in self.directory.rejected()
         if rejected:
             self._remark(("this result was rolled back; it does not become the latest again",))
-        reasons = judge(gate, record.to_dict(), self._latest_record())
+        latest = self._latest_record()
+        self._remark(tuple(class_changes(latest, record.to_dict())))
+        reasons = judge(gate, record.to_dict(), latest)
         record.gate = {"passed": not reasons, "reasons": reasons}
         if record.id is None and (rejected or self._is_latest()):
             self.concluded = True  # from here on the record is that of another run, which stands
@@ -243,6 +258,8 @@ class _Work:
         record, outputs = self.record, self.context.outputs
         rows = outputs["ingest"]
         record.rows, record.queries = rows["n_rows"], rows["n_queries"]
+        record.skipped = self._skipped()
+        record.classes = rows["classes"]
         if "evaluate" in outputs:
             found = outputs["evaluate"]
             record.metrics = {
@@ -257,6 +274,10 @@ class _Work:
             "model": outputs["fit"]["fingerprint"],
             "codes": outputs["encode"]["fingerprint"],
         }
+
+    def _skipped(self) -> dict[str, str]:
+        """Files that could not be read, and why, if the source has got so far."""
+        return dict(getattr(self.context.__dict__.get("source"), "skipped", {}))
 
     def _is_latest(self) -> bool:
         """Whether the latest run consists of just these artefacts."""
@@ -293,11 +314,14 @@ class _Work:
         if self.concluded:  # the result stands; old runs could not be removed, or not this written
             logger.error("%s: %s", type(error).__name__, error)
             return
+        self.record.skipped = self._skipped()
         interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
         self.record.outcome = "interrupted" if interrupted else "failed"
         self.record.error = f"{type(error).__name__}: {error}"[:2000]
         logger.error("%s", self.record.error)
         try:
+            if not interrupted:  # what was refused before the first stage is a run, too
+                self._open_folder()
             self._write()
         except OSError as second:
             logger.error("the record could not be written: %s", second)

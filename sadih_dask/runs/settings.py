@@ -13,7 +13,14 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from sadih_dask.cluster.settings import ClusterSettings, Count, Section
-from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES, PARAMETERS, Parameter
+from sadih_dask.model.methods import METHODS, method_named
+from sadih_dask.model.parameters import (
+    ALL_PARAMETERS,
+    CLASS_FOLDS,
+    MAX_QUERIES,
+    PARAMETERS,
+    Parameter,
+)
 from sadih_dask.types import BitOrder
 
 _Section = TypeVar("_Section", bound=Section)
@@ -58,11 +65,15 @@ class Files(Section):
 
 
 class FileSource(Files):
-    """Rows from files: .npy, .npz, .mat, HDF5, IDX, Parquet, Arrow, Zarr."""
+    """Rows from files: .npy, .npz, .mat, HDF5, IDX, .fbin, Parquet, Arrow, CSV, Zarr."""
 
     kind: Literal["files"] = "files"
-    features_variable: Annotated[str | None, Field(description="variable of the features")] = None
+    features_variable: Annotated[
+        str | None,
+        Field(description="variable of the features, or a pattern of one column each"),
+    ] = None
     labels_variable: Annotated[str | None, Field(description="variable of the labels")] = None
+    ids_variable: Annotated[str | None, Field(description="variable of the ids; '': none")] = None
     transpose: Annotated[bool, Field(description="whether rows are the last axis")] = False
     scale: Annotated[
         float | str | None, Field(description="number or variable that multiplies the features")
@@ -90,6 +101,10 @@ class FileSource(Files):
         Literal["keep", "refuse", "rebuild"],
         Field(description="what to do when a file that was read is gone; keep its rows, or not"),
     ] = "keep"
+    on_error: Annotated[
+        Literal["stop", "skip"],
+        Field(description="what to do about a file that cannot be read; take the others, or stop"),
+    ] = "stop"
     min_age: Annotated[
         float, Field(ge=0, description="seconds that a file must have been left alone to be read")
     ] = 0.0
@@ -207,16 +222,30 @@ class Search(Section):
         return {name: list(values) for name, values in given.items()}
 
 
-@_with_fields({name: _field(parameter) for name, parameter in PARAMETERS.items()})
+@_with_fields({name: _field(parameter) for name, parameter in ALL_PARAMETERS.items()})
 class Model(Section):
-    """Parameters of SADIH; those that are not given are its defaults."""
+    """How hash functions are learned; parameters that are not given are the method's defaults."""
 
+    method: Annotated[
+        Literal[tuple(METHODS)],  # type: ignore[valid-type]
+        Field(description="what learns it"),
+    ] = "sadih"
     search: Annotated[Search | None, Field(description="parameters to choose")] = None
+
+    @model_validator(mode="after")
+    def _fits_method(self) -> Self:
+        method_named(self.method, self.parameters)  # or ValueError
+        if self.search is not None and self.method != "sadih":
+            raise ValueError(f"parameters of {self.method} cannot be searched, only those of sadih")
+        return self
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters that were given."""
-        return {name: getattr(self, name) for name in sorted(self.model_fields_set - {"search"})}
+        return {
+            name: getattr(self, name)
+            for name in sorted(self.model_fields_set - {"method", "search"})
+        }
 
 
 class Evaluation(Section):

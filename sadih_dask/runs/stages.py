@@ -37,13 +37,14 @@ from sadih_dask.jobs.export import export_faiss
 from sadih_dask.jobs.fit import Fitted, fit, reusable
 from sadih_dask.jobs.ingest import Clouds, Digits, Plan, Source, SourceFiles, Stores
 from sadih_dask.jobs.tune import tune
-from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.estimator import Hasher
+from sadih_dask.model.methods import load_model, method_named
 from sadih_dask.report.page import Length
 from sadih_dask.runs.directory import SCAN, Artefact, RunDirectory, key_of
+from sadih_dask.runs.record import MOST_CLASSES
 from sadih_dask.runs.settings import DigitsSource, Files, Search, Settings, SyntheticSource
 from sadih_dask.sources import read_class_names
 from sadih_dask.stores import CodeStore, FeatureStore
-from sadih_dask.stores.features import LEARNED_FROM
 
 MODEL, CODES, TUNING, INDEX = "model.sadih", "codes.zarr", "tuning", "index.faiss"
 DATABASE, QUERIES = "database.zarr", "queries.zarr"
@@ -72,9 +73,11 @@ class Context:
     @cached_property
     def stores(self) -> Stores:
         """Where the stores are."""
-        said, own = self.settings.store, self.directory.url
-        database, queries = said.url or f"{own}/{DATABASE}", said.queries_url or f"{own}/{QUERIES}"
-        return Stores(database, queries if self.settings.has_queries else None)
+        said, own = self.settings.store, self.directory.files
+        database = said.url or own.address(DATABASE)
+        if not self.settings.has_queries:
+            return Stores(database, None)
+        return Stores(database, said.queries_url or own.address(QUERIES))
 
     @property
     def own_stores(self) -> list[str]:
@@ -109,9 +112,9 @@ class Context:
         return None if url is None else FeatureStore.open(url)
 
     @cached_property
-    def model(self) -> SADIH:
+    def model(self) -> Hasher:
         """The model of this run."""
-        return SADIH.load(self.artefacts["fit"].url(MODEL))
+        return load_model(self.artefacts["fit"].url(MODEL))
 
     @cached_property
     def codes(self) -> CodeStore:
@@ -137,7 +140,7 @@ def source_of(settings: Settings) -> Source:
     if isinstance(said, SyntheticSource):
         drawn = {"seed": said.seed, "spread": said.spread}
         return Clouds(said.rows, said.queries, said.features, said.classes, drawn, form)
-    reading = {"features_variable", "labels_variable", "transpose", "scale"}
+    reading = {"features_variable", "labels_variable", "ids_variable", "transpose", "scale"}
     options = said.model_dump(include={*reading, "separator", "unlabelled"})
     if said.class_names is not None:
         options["class_names"] = read_class_names(Path(said.class_names))
@@ -151,7 +154,7 @@ def source_of(settings: Settings) -> Source:
         part = HoldOut(said.hold_out, said.seed)
         queries = replace(database, hold_out=replace(part, part="queries"))
         database = replace(database, hold_out=part)
-    policy = said.model_dump(include={"on_change", "on_removal", "min_age"})
+    policy = said.model_dump(include={"on_change", "on_removal", "min_age", "on_error"})
     return SourceFiles(database, queries, form, **policy)
 
 
@@ -236,7 +239,8 @@ class Ingest(Stage):
             rows = context.source.ingest(context.stores, plan)
         context.look_again()
         facts = {"rows": rows.n_new, "rows_kept": rows.n_kept, **rows.facts, "bytes": plan.n_bytes}
-        return Made(self._found(context), facts)
+        skipped = tuple(f"source: skipped: {reason}" for reason in rows.skipped.values())
+        return Made(self._found(context), facts, (*rows.remarks, *skipped))
 
     def is_there(self, context: Context, outputs: Outputs) -> bool:
         """The stores belong to the user as well: somebody may have changed or removed them."""
@@ -252,10 +256,11 @@ class Ingest(Stage):
         database, queries = context.database, context.queries
         return {
             "database": database.fingerprint(),
-            "learned_from": database.fingerprint(arrays=LEARNED_FROM),
+            "learned_from": database.fingerprint(arrays=database.learned_from),
             "n_rows": database.n_rows,
             "queries": None if queries is None else queries.fingerprint(),
             "n_queries": 0 if queries is None else queries.n_rows,
+            "classes": list(database.class_names[:MOST_CLASSES]),
         }
 
     def forecast(self, context: Context) -> Mapping[str, Any]:
@@ -279,7 +284,8 @@ class Fit(Stage):
         """The rows, and all parameters of the model."""
         said = context.settings.model
         search = None if said.search is None else said.search.model_dump()
-        return [context.outputs["ingest"]["learned_from"], said.parameters, search]
+        method = () if said.method == "sadih" else (said.method,)
+        return [context.outputs["ingest"]["learned_from"], said.parameters, search, *method]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Learn from rows that no earlier model has learned from, and solve."""
@@ -293,6 +299,7 @@ class Fit(Stage):
                     store,
                     target,
                     said.parameters,
+                    method=said.method,
                     candidates=self._earlier(context),
                     overwrite=True,  # a run that was killed has left it
                     checkpoint=scan,
@@ -333,7 +340,7 @@ class Fit(Stage):
     def forecast(self, context: Context) -> Mapping[str, Any]:
         """Rows that no earlier model has learned from, and the predicted memory of reading them."""
         store, said = context.database, context.settings.model
-        wanted = SADIH(**said.parameters)
+        wanted = method_named(said.method, said.parameters)
         earlier = () if said.search is not None else self._earlier(context)
         change = reusable(store, wanted, earlier)[1]
         n_left = store.n_rows if change is None else change.n_new
@@ -385,7 +392,7 @@ class Encode(Stage):
 class Evaluate(Stage):
     """Queries to metrics."""
 
-    name, title, makes = "evaluate", "Comparing", (METRICS,)
+    name, title, makes = "evaluate", "Evaluating", (METRICS,)
     needs = ("ingest", "fit", "encode")
 
     def wanted(self, settings: Settings) -> bool:
@@ -417,14 +424,14 @@ class Evaluate(Stage):
             }
             for numbers in ("numbers", "standard_errors")
         )
-        n_queries = lengths[0].protocols.learned.n_queries
+        n_queries = lengths[0].protocols.widest.n_queries
         outputs = {"metrics": metrics, "standard_errors": errors, "n_queries": n_queries}
         return Made(outputs, {"rows": n_queries}, self._odd(rows, lengths))
 
     @staticmethod
     def _odd(rows: Collection, lengths: Sequence[Length]) -> tuple[str, ...]:
         """Queries that have nothing to find are probably labelled in another way."""
-        found = lengths[0].protocols.learned
+        found = lengths[0].protocols.widest
         if not found.n_without_relevant or rows.database is None:
             return ()
         names = [", ".join(store.class_names[:5]) for store in (rows.queries, rows.database)]

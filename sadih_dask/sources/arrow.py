@@ -1,12 +1,15 @@
-"""Parquet and Arrow (Feather, IPC) files: one column of vectors, values or lists.
+"""Parquet and Arrow (Feather, IPC) files: a column of vectors, values or lists, or one a feature.
 
 Batches are decoded one at a time, forwards; going back starts again at the row group. Rules:
 a column of float lists, or of fixed-size lists, holds vectors (or multi-hot labels); a column of
-variable-length integer or text lists holds label lists when labels are asked for.
+variable-length integer or text lists holds label lists when labels are asked for. Where the schema
+names the classes of a column of numbers (``ClassLabel`` of Hugging Face's ``datasets``), its labels
+are these names. Of features in a column each, a page of every column is in memory.
 """
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,13 +38,56 @@ from sadih_dask.sources.contract import (
 
 _BATCH_ROWS = 2048
 _BUFFER = 2**20
+_LEAST_BUFFER = 2**15
+_BUFFERS = 2**24
+
+
+@dataclass(frozen=True)
+class WideSource(RowSource):
+    """A column for each number of a row."""
+
+    columns: tuple[str, ...]
+    batches: Batches = field(repr=False, compare=False)
+
+    def _read(self, start: int, stop: int) -> Block:
+        out = np.empty((stop - start, self.width), self.dtype)
+        at = 0
+        for piece in self.batches.read(start, stop):
+            for number, name in enumerate(self.columns):
+                column = piece.column(name)
+                if column.null_count:
+                    row = start + at + _first_null(column)
+                    raise InputError(
+                        f"{self.locate(row)}, column {name!r}: is missing (null). "
+                        "Drop the row or fill the value."
+                    )
+                out[at : at + len(column), number] = _numbers(column)
+            at += len(piece)
+        return out
 
 
 @dataclass(frozen=True)
 class ColumnSource(RowSource):
-    """A column of numbers, text, label lists, or vectors of one width."""
+    """A column of numbers, text, label lists, or vectors of one width.
+
+    ``names`` are those of classes that its numbers stand for, from 0.
+    """
 
     batches: Batches = field(repr=False, compare=False)
+    names: tuple[str, ...] = ()
+
+    @property
+    def named_classes(self) -> tuple[str, ...]:
+        """Return the classes that the schema names."""
+        return self.names
+
+    def _named(self, number: int, row: int) -> str:
+        if not 0 <= number < len(self.names):
+            raise LabelError(
+                f"{self.locate(row)}: the label is {number}, and the file names {len(self.names)} "
+                "classes, from 0. Drop the row or label it."
+            )
+        return self.names[number]
 
     def _read(self, start: int, stop: int) -> Block:
         out = np.empty((stop - start, *self.row_shape), self.dtype)
@@ -60,6 +106,9 @@ class ColumnSource(RowSource):
                     f"{self.locate(row)}: its label list is missing or holds a null. "
                     "Drop the row or fill the list."
                 )
+        if self.names:
+            rows = enumerate(lists, first)
+            lists = [[self._named(number, row) for number in labels] for row, labels in rows]
         return np.fromiter(lists, LISTS)
 
     def _decode(self, piece: Any, first: int) -> Block:
@@ -72,6 +121,8 @@ class ColumnSource(RowSource):
             )
         if not self.row_shape:
             values = piece.to_pylist() if self.holds_text else _numbers(piece)
+            if self.names:
+                values = [self._named(number, row) for row, number in enumerate(values, first)]
             return np.array(values, dtype=self.dtype)
         lengths = _numbers(piece.value_lengths())
         wrong = np.flatnonzero(lengths != self.width)
@@ -97,11 +148,13 @@ def list_variables(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # 
 
 
 def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSource:
-    """Open one column."""
+    """Open one column, or one for each feature."""
     pa = format_library("pyarrow", path)
     origin = Origin(path, variable.name)
     if options.rows_last:
         raise InputError(f"{origin}: a column cannot be transposed; leave transpose out.")
+    if variable.columns:
+        return _open_wide(path, origin, variable)
     if variable.kind == "other":
         raise DtypeError(
             f"{origin}: a column of type {variable.note} has no meaning here. "
@@ -111,17 +164,43 @@ def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSou
         table = Table.open(path)
         n_rows = table.n_rows
         batches = Batches(partial(table.column, variable.name))
+        names = _class_names(table.schema, variable.name) if options.as_lists else ()
         if variable.kind == "lists" and options.as_lists:
-            return ColumnSource(origin, n_rows, (), LISTS, batches)
+            return ColumnSource(origin, n_rows, (), LISTS, batches, names)
         inner = _value_type(pa, _plain(table.schema.field(variable.name).type))
         row_shape: tuple[int, ...] = ()
         if len(variable.shape) == 2:
             row_shape = (_width(batches, origin, n_rows, variable),)
-    dtype = TEXT if variable.kind == "text" else np.dtype(inner.to_pandas_dtype())
+    names = names if not row_shape and pa.types.is_integer(inner) else ()
+    dtype = TEXT if variable.kind == "text" or names else np.dtype(inner.to_pandas_dtype())
     if variable.kind == "lists" and dtype.kind not in "biuf":
         raise DtypeError(f"{origin}: lists of {inner} are not vectors of numbers.")
     check_rows(origin, (n_rows, *row_shape), dtype)
-    return ColumnSource(origin, n_rows, row_shape, dtype, batches)
+    return ColumnSource(origin, n_rows, row_shape, dtype, batches, names)
+
+
+def _open_wide(path: str, origin: Origin, variable: Variable) -> RowSource:
+    names = variable.columns
+    with reading(path):
+        table = Table.open(path)
+        fields = [table.schema.field(name) for name in names]
+        batches = Batches(partial(table.rows, names))
+    dtype = np.result_type(*(np.dtype(field.type.to_pandas_dtype()) for field in fields))
+    check_rows(origin, (table.n_rows, len(names)), dtype)
+    return WideSource(origin, table.n_rows, (len(names),), dtype, names, batches)
+
+
+def _class_names(schema: Any, column: str) -> tuple[str, ...]:
+    """Return the names that ``datasets`` has put beside a column of class numbers, if any."""
+    try:
+        said = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][column]
+        while not isinstance(said, dict) or said.get("_type") != "ClassLabel":
+            said = said[0] if isinstance(said, list) else said["feature"]  # of a list
+        names = said["names"]
+    except (KeyError, IndexError, TypeError, ValueError):
+        return ()
+    fits = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return tuple(names) if fits else ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +221,7 @@ class Table:
             return cls(path, file.schema_arrow, (0, *accumulate(counts)))
         schema = _ipc(path).schema
         flat = (number for number, column in enumerate(schema) if column.type.num_fields == 0)
-        counts = [_count(batch) for batch in _record_batches(path, next(flat, 0))]
+        counts = [_count(batch) for batch in _record_batches(path, [next(flat, 0)])]
         return cls(path, schema, (0, *accumulate(counts)))
 
     @property
@@ -153,23 +232,29 @@ class Table:
     def column(self, name: str, row: int) -> Iterator[tuple[int, Any]]:
         """Yield (first row, values) of a column, from the group or batch that holds ``row`` on."""
         pa = format_library("pyarrow", self.path)
-        piece = max(bisect_right(self.starts, row, hi=len(self.starts) - 1) - 1, 0)
-        first = self.starts[piece]
-        for batch in self._batches(name, piece):
+        for first, batch in self.rows((name,), row):
             column = batch.column(0)
-            # Arrow trusts offsets and lengths in the file, and aborts on wrong ones later
-            column.validate(full=True)
             plain = column.storage if isinstance(column, pa.ExtensionArray) else column
             dictionary = pa.types.is_dictionary(plain.type)
             yield first, plain.dictionary_decode() if dictionary else plain
-            first += len(column)
 
-    def _batches(self, name: str, piece: int) -> Iterator[Any]:
+    def rows(self, names: tuple[str, ...], row: int) -> Iterator[tuple[int, Any]]:
+        """Yield (first row, batch) of some columns, likewise."""
+        piece = max(bisect_right(self.starts, row, hi=len(self.starts) - 1) - 1, 0)
+        first = self.starts[piece]
+        for batch in self._batches(names, piece):
+            # Arrow trusts offsets and lengths in the file, and aborts on wrong ones later
+            batch.validate(full=True)
+            yield first, batch
+            first += batch.num_rows
+
+    def _batches(self, names: tuple[str, ...], piece: int) -> Iterator[Any]:
         if not _is_parquet(self.path):
-            return _record_batches(self.path, self.schema.get_field_index(name), piece)
+            places = [self.schema.get_field_index(name) for name in names]
+            return _record_batches(self.path, places, piece)
         groups = range(piece, len(self.starts) - 1)
-        found: Iterator[Any] = _parquet(self.path).iter_batches(
-            _BATCH_ROWS, row_groups=groups, columns=[name], use_threads=False
+        found: Iterator[Any] = _parquet(self.path, len(names)).iter_batches(
+            _BATCH_ROWS, row_groups=groups, columns=list(names), use_threads=False
         )
         return found
 
@@ -228,29 +313,29 @@ def _is_parquet(path: str) -> bool:
     return head(path).startswith(b"PAR1")
 
 
-def _parquet(path: str) -> Any:
+def _parquet(path: str, n_columns: int = 1) -> Any:
     source = open_binary(path) if is_url(path) else path
+    buffer = max(_LEAST_BUFFER, min(_BUFFER, _BUFFERS // n_columns))
     # pre_buffer would hold whole row groups, which are often the whole file
-    options: dict[str, Any] = {"buffer_size": _BUFFER, "pre_buffer": False}
+    options: dict[str, Any] = {"buffer_size": buffer, "pre_buffer": False}
     return format_library("pyarrow.parquet", path).ParquetFile(source, **options)
 
 
-def _ipc(path: str, column: int | None = None) -> Any:
-    """Open an IPC file, or a stream as ``datasets`` writes; of batches one column is decoded.
+def _ipc(path: str, columns: list[int] | None = None) -> Any:
+    """Open an IPC file, or a stream as ``datasets`` writes; of batches some columns are decoded.
 
     It is memory-mapped: a record batch can be the whole file, and mapped pages can be taken back
     by the system at any time, while a copy could not.
     """
     arrow, ipc = format_library("pyarrow", path), format_library("pyarrow.ipc", path)
     source = arrow.PythonFile(open_binary(path)) if is_url(path) else arrow.memory_map(path, "r")
-    fields = [] if column is None else [column]
-    options = ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+    options = ipc.IpcReadOptions(included_fields=columns or [], use_threads=False)
     opened = ipc.open_file if head(path).startswith(b"ARROW1") else ipc.open_stream
     return opened(source, options=options)
 
 
-def _record_batches(path: str, column: int, first: int = 0) -> Iterator[Any]:
-    reader = _ipc(path, column)
+def _record_batches(path: str, columns: list[int], first: int = 0) -> Iterator[Any]:
+    reader = _ipc(path, columns)
     if not hasattr(reader, "num_record_batches"):  # a stream has no index: walk through it
         yield from islice(reader, first, None)
         return

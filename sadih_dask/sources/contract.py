@@ -208,6 +208,11 @@ class RowSource(ABC):
         return f"{shape} {'lists' if self.holds_lists else self.element}"
 
     @property
+    def named_classes(self) -> tuple[str, ...]:
+        """Return the classes that the file itself names, in order, if these rows are labels."""
+        return ()
+
+    @property
     def element(self) -> str:
         """Name the type of the numbers; all text is of one type."""
         return "text" if self.holds_text else str(self.dtype)
@@ -335,12 +340,16 @@ Kind = Literal["numbers", "text", "lists", "other"]
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable as a file lists it. An unknown length is -1; ``note`` is the file's own type."""
+    """A variable as a file lists it. An unknown length is -1; ``note`` is the file's own type.
+
+    ``columns`` are those that make it up, where a table has one for each feature.
+    """
 
     name: str
     shape: tuple[int, ...]
     kind: Kind
     note: str
+    columns: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         shape = " x ".join("?" if length < 0 else str(length) for length in self.shape)
@@ -360,10 +369,12 @@ class OpenOptions:
 
     ``rows_last`` takes the last axis as rows (the c x n of papers and of MATLAB users);
     ``n_rows`` is the row count that labels must have, where it is known; ``as_lists`` reads a
-    column of integer lists as label lists, not as vectors.
+    column of integer lists as label lists, not as vectors; ``taken`` are variables that hold
+    something else, and so no features.
     """
 
     rows_last: bool = False
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     n_rows: int | None = None
     as_lists: bool = False
+    taken: tuple[str, ...] = ()

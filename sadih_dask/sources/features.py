@@ -18,8 +18,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sadih_dask.errors import DtypeError, InputError, NoFilesError, NonFiniteError
-from sadih_dask.files.filesystem import is_url, local_path, matches
+from sadih_dask.errors import DtypeError, InputError, LabelError, NoFilesError, NonFiniteError
+from sadih_dask.files.filesystem import is_file, is_url, local_path, matches, name_of
+from sadih_dask.sources.chunked import is_zarr
 from sadih_dask.sources.contract import (
     DEFAULT_MEMORY_LIMIT,
     TEXT,
@@ -94,6 +95,34 @@ class IdRows(View):
         return block
 
 
+@dataclass(frozen=True)
+class RowNumbers(View):
+    """The number of each row as its id; rows of file i are counted from ``firsts[i]`` on."""
+
+    starts: tuple[int, ...]
+    firsts: tuple[int, ...]
+
+    def _read(self, start: int, stop: int) -> Block:
+        ids = [np.empty(0, np.int64)]
+        for file, first, last in pieces(self.starts, start, stop):
+            ids.append(self.firsts[file] + np.arange(first, last))
+        return np.concatenate(ids)
+
+
+def row_numbers(features: RowSource, firsts: Sequence[int]) -> RowSource:
+    """Return ids that point into the files of the features."""
+    starts = (0, *accumulate(part.n_rows for part in parts_of(features)))
+    rows = (features.origin, features.n_rows, (), np.dtype(np.int64), features)
+    return RowNumbers(*rows, starts, tuple(firsts))
+
+
+def parts_of(source: RowSource) -> tuple[RowSource, ...]:
+    """Return the files of a source, one source each."""
+    while isinstance(source, View):
+        source = source.inner
+    return source.parts if isinstance(source, JoinedRows) else (source,)
+
+
 def open_features(
     paths: Paths,
     variable: str | None = None,
@@ -101,16 +130,19 @@ def open_features(
     transpose: bool = False,
     scale: str | float | None = None,
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
+    taken: Sequence[str] = (),
 ) -> RowSource:
     """Open feature vectors: (n_rows, width) blocks of finite numbers in the file's own dtype.
 
-    ``paths`` is a file, a glob, a Zarr directory or URL, or a list of them, read as shards.
-    Without ``variable`` the only variable with two or more axes is taken, or the only one of
-    those with a usual name (features, data, X, embedding, ...). Rows lie along the first axis,
-    as MATLAB or HDF5 shows it, unless ``transpose`` says the last. Images are flattened.
-    ``scale`` is a number, or a variable of the same file, that multiplies each row (float32).
+    ``paths`` is a file, a folder, a glob, a Zarr directory or URL, or a list of them, read as
+    shards. Without ``variable`` the only variable with two or more axes is taken, or the only one
+    of those with a usual name (features, data, X, embedding, ...). Of a table with a column for
+    each feature it is a pattern, such as ``e*``; without one all columns are taken that are not
+    named like labels or ids, or ``taken`` by them. Rows lie along the first axis, as MATLAB or
+    HDF5 shows it, unless ``transpose`` says the last. Images are flattened. ``scale`` is a number,
+    or a variable of the same file, that multiplies each row (float32).
     """
-    options = OpenOptions(rows_last=transpose, memory_limit=memory_limit)
+    options = OpenOptions(rows_last=transpose, memory_limit=memory_limit, taken=tuple(taken))
     source = _open_rows(paths, variable, "features", options)
     if source.dtype.kind not in "biuf":
         raise DtypeError(
@@ -144,7 +176,8 @@ def open_thumbnails(paths: Paths, *, n_rows: int | None = None) -> RowSource:
 
 def open_ids(paths: Paths, variable: str | None = None, *, n_rows: int | None = None) -> RowSource:
     """Open row ids: int64 or text (``StringDType``), one a row."""
-    source = _open_rows(paths, variable, "ids", OpenOptions(n_rows=n_rows))
+    names = expand(paths)
+    source = _open_rows(names, variable, "ids", OpenOptions(n_rows=rows_of_one(names, n_rows)))
     if source.width != 1 or source.dtype.kind not in "iuUST":
         raise InputError(
             f"{source.origin}: ids must be one integer or text per row, "
@@ -155,6 +188,20 @@ def open_ids(paths: Paths, variable: str | None = None, *, n_rows: int | None = 
     return IdRows(source.origin, source.n_rows, (), dtype, source)
 
 
+def check_pairs(source: RowSource, features: RowSource | None, what: str) -> None:
+    """Refuse shards that have not as many rows as those of the features beside them."""
+    mine, theirs = parts_of(source), () if features is None else parts_of(features)
+    if not 1 < len(mine) == len(theirs):
+        return
+    for part, beside in zip(mine, theirs, strict=True):
+        if part.n_rows != beside.n_rows:
+            raise LabelError(
+                f"{part.origin}: has {what} for {part.n_rows:,} rows, but {beside.origin}, the "
+                f"file of features in its place, has {beside.n_rows:,}. Give the files in the same "
+                f"order and cut them alike, or join the {what} into one file."
+            )
+
+
 def check_row_count(source: RowSource, n_rows: int | None, what: str) -> None:
     """Refuse what has another number of rows than the features."""
     if n_rows is not None and source.n_rows != n_rows:
@@ -162,6 +209,11 @@ def check_row_count(source: RowSource, n_rows: int | None, what: str) -> None:
             f"{source.origin}: has {source.n_rows:,} {what} for {n_rows:,} rows of features. "
             "Each row needs exactly one: check that both come from the same files."
         )
+
+
+def rows_of_one(names: Sequence[str], n_rows: int | None) -> int | None:
+    """Return the rows that a single file must have; of several nobody knows how many each has."""
+    return n_rows if len(names) == 1 else None
 
 
 def _open_rows(
@@ -200,10 +252,15 @@ def _scale_factors(
 Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 _MAGIC = re.compile(r"[*?\[]")
+_IN_FOLDERS = frozenset(
+    {".npy", ".npz", ".mat", ".h5", ".hdf5", ".fbin", ".u8bin", ".i8bin", ".parquet", ".pq"}
+    | {".arrow", ".feather", ".csv", ".tsv", ".txt", ".zarr"}
+)
+"""Endings of what is taken from a folder; what has another one may be anything."""
 
 
 def expand(paths: Paths) -> tuple[str, ...]:
-    """Resolve names and globs to files; a glob sorts numbers as numbers (2 before 10).
+    """Resolve names, globs and folders to files; numbers sort as numbers (2 before 10).
 
     >>> expand("x.npy")
     ('x.npy',)
@@ -217,6 +274,8 @@ def expand(paths: Paths) -> tuple[str, ...]:
             if not matching:
                 raise NoFilesError(f"{item}: no file matches. Check the pattern and the folder.")
             found += matching
+        elif _is_folder(item):
+            found += _files_in(item.rstrip("/"))
         else:
             found.append(item)
     if not found:
@@ -225,6 +284,36 @@ def expand(paths: Paths) -> tuple[str, ...]:
         twice = next(name for name, count in Counter(found).items() if count > 1)
         raise InputError(f"{twice}: was given twice. Its rows would be counted twice.")
     return tuple(found)
+
+
+def _is_folder(item: str) -> bool:
+    if is_url(item):
+        return item.endswith("/") and not is_zarr(item.rstrip("/"))
+    return Path(item).is_dir() and not is_zarr(item)
+
+
+def _files_in(folder: str) -> list[str]:
+    """Return the files of one kind that a folder holds; hidden ones, and ``_SUCCESS``, are none."""
+    inside = sorted(matches(f"{folder}/*"), key=_natural)
+    named = [name for name in inside if not name_of(name).startswith((".", "_"))]
+    kinds: dict[str, list[str]] = {}
+    for name in named:
+        plain = name.removesuffix(".gz")
+        if (kind := Path(plain).suffix) in _IN_FOLDERS and (is_file(name) or is_zarr(name)):
+            kinds.setdefault(kind, []).append(name)
+    if len(kinds) == 1:
+        return next(iter(kinds.values()))
+    if not kinds:
+        others = ", ".join(map(name_of, named[:5])) or "nothing"
+        raise NoFilesError(
+            f"{folder}: this folder has no file of rows in it. It has: {others}"
+            f"{f' and {len(named) - 5} more' if len(named) > 5 else ''}."
+        )
+    counts = ", ".join(f"{len(names)} {kind}" for kind, names in kinds.items())
+    raise InputError(
+        f"{folder}: this folder has files of several kinds ({counts}). "
+        f"Name those that are meant, for example '{folder}/*{next(iter(kinds))}'."
+    )
 
 
 def _natural(name: str) -> tuple[list[tuple[int, str]], str]:

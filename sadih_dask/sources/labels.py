@@ -20,10 +20,19 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sadih_dask.errors import Argument, InputError, LabelError, Remedy
+from sadih_dask.errors import Advice, Argument, InputError, LabelError, Remedy
+from sadih_dask.learning.classes import Vocabulary
 from sadih_dask.sources.classes import Classes, Keys, keys_of, number_in
 from sadih_dask.sources.contract import DEFAULT_MEMORY_LIMIT, TEXT, Block, OpenOptions, RowSource
-from sadih_dask.sources.features import Paths, View, expand, join
+from sadih_dask.sources.features import (
+    Paths,
+    View,
+    check_pairs,
+    expand,
+    join,
+    parts_of,
+    rows_of_one,
+)
 from sadih_dask.sources.formats import find, open_file
 from sadih_dask.sources.text import Where, texts_of
 
@@ -161,6 +170,7 @@ def open_labels(
     *,
     class_names: Sequence[str] | None = None,
     n_rows: int | None = None,
+    features: RowSource | None = None,
     separator: str | None = None,
     allow_unlabelled: bool = False,
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
@@ -168,14 +178,17 @@ def open_labels(
     """Open labels and check every one of them in a streaming pass over the labels alone.
 
     ``paths`` may be an open feature source: then the labels lie in the same files. With
-    ``n_rows`` (that of the features) the count is checked, and a (c x n) matrix is recognised
-    as transposed when only its last axis fits. ``class_names`` fixes classes and order; integers
-    are matched by name if any name is a number, else by position. ``separator`` splits text into
-    label lists.
+    ``features``, or ``n_rows`` of them, the count is checked, of shards pair by pair, and a (c x n)
+    matrix is recognised as transposed when only its last axis fits. ``class_names`` fixes classes
+    and order, by default those that the files name; integers are matched by name if any name is a
+    number, else by position. ``separator`` splits text into label lists.
     """
     if isinstance(paths, RowSource):
-        n_rows, paths = paths.n_rows if n_rows is None else n_rows, paths.files()
+        features, paths = paths, paths.files()
+    if features is not None:
+        n_rows = features.n_rows
     source = _open_raw(expand(paths), variable, n_rows, memory_limit)
+    check_pairs(source, features, "labels")
     if n_rows is not None and source.n_rows != n_rows:
         raise LabelError(
             f"{source.describe()}: has labels for {source.n_rows:,} rows, but the features have "
@@ -188,11 +201,49 @@ def open_labels(
     if form == "matrix":
         return labels.numbered(_matrix_classes(labels, class_names))
     if class_names is None:
+        class_names = _named_in_files(source)
+    if class_names is None:
         return labels.numbered(_discover(labels))
     labels = labels.numbered(Classes.given(class_names))
     for start, stop in labels.blocks():
         labels.read(start, stop)
     return labels
+
+
+def _named_in_files(source: RowSource) -> tuple[str, ...] | None:
+    """Return the classes that the files themselves name, if all of them name the same."""
+    parts = parts_of(source)
+    found = {part.named_classes for part in parts}
+    if len(found) > 1:
+        raise LabelError(
+            f"{parts[0].origin} and {len(parts) - 1} more files do not name the same classes",
+            remedy=Remedy("Ingest them apart, or give all names with {}", Argument("class_names")),
+        )
+    return found.pop() or None
+
+
+def advice(labels: LabelSource, n_rows: int) -> Iterator[Advice]:
+    """Say what of the labels is probably not meant as it is."""
+    names = labels.class_names
+    if not labels.multi_label and (mark := Vocabulary(np.array(names, str)).separator()):
+        shown = next(name for name in names if mark in name)
+        yield Advice(
+            f"{labels.origin}: most of the {len(names):,} classes are several tags with {mark!r} "
+            f"between them, such as {shown!r}, and rows are only similar if they have all of them "
+            "in common",
+            remedy=Remedy("For several labels a row pass {}", Argument("separator", mark)),
+        )
+    if len(names) == 1:
+        yield Advice(
+            f"{labels.origin}: all rows have the same label, {names[0]!r}; codes are learned from "
+            "what tells classes apart, so nothing can be learned from them alone"
+        )
+    elif 1 < n_rows <= len(names) and not labels.multi_label:
+        yield Advice(
+            f"{labels.origin}: {len(names):,} classes for {n_rows:,} rows, hardly two rows are "
+            "similar. They look like ids; choose the variable with labels",
+            remedy=Remedy("Name it with {}", Argument("labels_variable")),
+        )
 
 
 def read_class_names(path: str | PathLike[str], variable: str | None = None) -> tuple[str, ...]:
@@ -213,7 +264,7 @@ def _open_raw(
     n_rows: int | None,
     memory_limit: int,
 ) -> RowSource:
-    alone = n_rows if len(names) == 1 else None
+    alone = rows_of_one(names, n_rows)
     options = OpenOptions(memory_limit=memory_limit, n_rows=alone, as_lists=True)
     found = [find(name, variable, "labels", options) for name in names]
     last = rows_last([chosen.shape for _, chosen in found], n_rows)

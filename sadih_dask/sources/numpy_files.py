@@ -1,7 +1,9 @@
-"""Files of plain arrays: NumPy's ``.npy`` and ``.npz``, and the IDX of the MNIST family.
+"""Files of plain arrays: NumPy's ``.npy`` and ``.npz``, the IDX of the MNIST family, ``.fbin``.
 
-``.npy`` and IDX may lie inside gzip. Stored members of an ``.npz`` archive are read in place,
-deflated ones are streamed; one that ``scipy.sparse.save_npz`` wrote counts as one variable.
+``.fbin``, ``.u8bin`` and ``.i8bin`` are those of the big-ann benchmarks: rows and columns as two
+32-bit numbers, then the numbers. ``.npy`` and IDX may lie inside gzip. Stored members of an
+``.npz`` archive are read in place, deflated ones are streamed; one that ``scipy.sparse.save_npz``
+wrote counts as one variable.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ from sadih_dask.sources.contract import (
 
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
+_BIN_TYPES = {".fbin": "<f4", ".u8bin": "u1", ".i8bin": "i1"}
+
 
 @dataclass(frozen=True)
 class Header:
@@ -74,6 +78,24 @@ def is_idx(head: bytes) -> bool:
     return len(head) >= 4 and head[:2] == b"\0\0" and head[2] in _IDX_TYPES and 1 <= head[3] <= 8
 
 
+def is_bin(path: str) -> bool:
+    """Recognise ``.fbin`` and its like, which have nothing but their names to be known by."""
+    return Path(path).suffix in _BIN_TYPES
+
+
+def _bin_header(path: str) -> Header:
+    """Read the two numbers, which must fit the length of the file to the byte."""
+    with open_binary(path) as stream:
+        shape = struct.unpack("<2I", stream.read(8))
+    header = Header(shape, False, np.dtype(_BIN_TYPES[Path(path).suffix]), 8)
+    if (size := status(path).size) != header.offset + header.nbytes:
+        raise ValueError(
+            f"it claims {shape[0]:,} rows of {shape[1]:,} numbers, which are "
+            f"{header.offset + header.nbytes:,} bytes, and has {size:,}"
+        )
+    return header
+
+
 def read_header(stream: IO[bytes]) -> Header:
     """Parse a ``.npy`` header; NumPy bounds its length and evaluates literals only."""
     version = npy_format.read_magic(stream)
@@ -94,7 +116,10 @@ def read_header(stream: IO[bytes]) -> Header:
 
 
 def _file_header(path: str) -> Header:
-    """Parse the header of a ``.npy`` or IDX file."""
+    """Parse the header of a ``.npy``, IDX or ``.fbin`` file."""
+    if is_bin(path):
+        with reading(path):
+            return _bin_header(path)
     with reading(path), open_bytes(path) as stream:
         magic = stream.read(4)
         if not is_idx(magic):
@@ -113,7 +138,7 @@ def list_array(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # noqa
 def open_array(path: str, variable: Variable, options: OpenOptions) -> RowSource:  # noqa: ARG001
     """Open the array of the file: read in place, or streamed from gzip."""
     header, origin = _file_header(path), Origin(path)
-    size, compressed = status(path).size, is_gzip(path)
+    size, compressed = status(path).size, not is_bin(path) and is_gzip(path)
     room = size * MAX_DEFLATE_RATIO if compressed else size - header.offset
     check_size(origin, header.nbytes, room)
     opener = partial(open_gzip, path) if compressed else None

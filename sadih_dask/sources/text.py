@@ -1,7 +1,8 @@
-"""Text files of labels or ids: CSV, TSV, or one value a line; plain or inside gzip.
+"""Text files: CSV, TSV, or one value a line; plain or inside gzip.
 
 A value is text here; class discovery treats ``"3"`` and 3 alike. Cells are read row by row, with
-a limit on the length of a line, so a file without line ends cannot fill the memory.
+a limit on the length of a line, so a file without line ends cannot fill the memory. Features, a
+column each, are decoded by Arrow, as 64-bit numbers.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
-from sadih_dask.errors import FormatError, LabelError
+from sadih_dask.errors import FormatError, InputError, LabelError
 from sadih_dask.files.filesystem import Status, status
 from sadih_dask.sources.arrays import open_bytes
+from sadih_dask.sources.arrow import WideSource
 from sadih_dask.sources.contract import (
     TEXT,
     Batches,
@@ -29,6 +31,7 @@ from sadih_dask.sources.contract import (
     RowSource,
     Variable,
     check_rows,
+    format_library,
     reading,
 )
 
@@ -55,6 +58,7 @@ def texts_of(block: Block, where: Where) -> list[str]:
 SUFFIXES = (".csv", ".tsv", ".txt")
 _MAX_LINE = 2**20
 _BATCH_ROWS = 4096
+_BATCH_BYTES = 2**22
 
 
 @dataclass(frozen=True)
@@ -84,13 +88,60 @@ def list_variables(path: str, options: OpenOptions) -> tuple[Variable, ...]:
 
 
 def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSource:
-    """Open one column."""
+    """Open one column, or one for each feature."""
     shape = examine(path, options.n_rows)
+    if variable.columns:
+        return _open_numbers(path, shape, variable)
     origin = Origin(path, variable.name if len(shape.columns) > 1 else None)
     check_rows(origin, (shape.n_rows,), TEXT)
     column = shape.columns.index(variable.name)
     batches = Batches(partial(_batches, path, shape, column))
     return TextColumn(origin, shape.n_rows, (), TEXT, batches)
+
+
+def _open_numbers(path: str, shape: TextShape, variable: Variable) -> RowSource:
+    names, origin = variable.columns, Origin(path, variable.name)
+    if not shape.delimiter:
+        raise InputError(
+            f"{path}: a .txt file has one value a line, and features have several. Save it as "
+            ".csv, or as an array: np.save(name, np.loadtxt(path))."
+        )
+    batches = Batches(partial(_number_batches, path, shape, names))
+    check_rows(origin, (shape.n_rows, len(names)), np.dtype(np.float64))
+    dtype = np.dtype(np.float64)
+    return WideSource(origin, shape.n_rows, (len(names),), dtype, names, batches)
+
+
+def _number_batches(
+    path: str,
+    shape: TextShape,
+    names: tuple[str, ...],
+    row: int,  # noqa: ARG001 (a text file has no index to start later)
+) -> Iterator[tuple[int, Any]]:
+    pa, arrow_csv = format_library("pyarrow", path), format_library("pyarrow.csv", path)
+    options = {
+        "read_options": arrow_csv.ReadOptions(
+            use_threads=False,
+            block_size=_BATCH_BYTES,
+            column_names=list(shape.columns),
+            skip_rows_after_names=int(shape.has_header),
+        ),
+        "parse_options": arrow_csv.ParseOptions(delimiter=shape.delimiter, newlines_in_values=True),
+        "convert_options": arrow_csv.ConvertOptions(
+            include_columns=list(names), column_types=dict.fromkeys(names, pa.float64())
+        ),
+    }
+    first = 0
+    with open_bytes(path) as raw:
+        try:
+            for batch in arrow_csv.open_csv(raw, **options):
+                yield first, batch
+                first += batch.num_rows
+        except pa.ArrowInvalid as error:
+            raise InputError(
+                f"{path}: after row {first}: {error}. Features must be numbers, as many in each "
+                "line as the first one has; mend it, or name other columns."
+            ) from error
 
 
 def examine(path: str, n_rows: int | None) -> TextShape:
@@ -114,6 +165,7 @@ def _examine(path: str, n_rows: int | None, state: Status) -> TextShape:  # noqa
         for cells in _records(path, delimiter):
             first, second = (cells, second) if count == 0 else (first, second or cells)
             count += 1
+        first = [cell.strip() for cell in first]
     if count == n_rows:
         has_header = False
     elif n_rows is not None and count == n_rows + 1:
@@ -165,7 +217,7 @@ def _batches(path: str, shape: TextShape, column: int, row: int) -> Iterator[tup
                 f"({', '.join(shape.columns)}). Mend the line, or quote cells that hold "
                 f"{shape.delimiter!r}."
             )
-        batch.append(cells[column])
+        batch.append(cells[column].strip())
         if len(batch) == _BATCH_ROWS:
             yield first, batch
             first, batch = first + len(batch), []
@@ -182,14 +234,13 @@ def _records(path: str, delimiter: str) -> Iterator[list[str]]:
     empty = 0
     try:
         for cells in records:
-            stripped = [cell.strip() for cell in cells]
-            if not any(stripped) and len(stripped) <= 1:
+            if len(cells) <= 1 and not any(map(str.strip, cells)):
                 empty += 1
                 continue
             for _ in range(empty):
                 yield [""]
             empty = 0
-            yield stripped
+            yield cells
     except csv.Error as error:
         raise FormatError(f"{path}: is not a CSV file ({error}). Export it again.") from error
 

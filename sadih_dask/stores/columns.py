@@ -121,7 +121,7 @@ def fitting(ids: npt.NDArray[Any]) -> str:
     encoding = _encoding(ids)
     if encoding == "int64":
         return "int64"
-    return f"{'S' if encoding == 'bytes' else 'U'}{max(1, _as_bytes(ids).dtype.itemsize)}"
+    return f"{'S' if encoding == 'bytes' else 'U'}{max(1, as_bytes(ids).dtype.itemsize)}"
 
 
 def encode_ids(
@@ -137,7 +137,7 @@ def encode_ids(
             raise InputError(f"id of row {row} does not fit a signed 64-bit integer")
         return ids.astype("<i8")
     (width,) = layout.row_shape
-    data = _as_bytes(ids)
+    data = as_bytes(ids)
     lengths = np.strings.str_len(data)
     if lengths.size and lengths.max() > width:
         row = int(np.argmax(lengths > width))
@@ -184,7 +184,8 @@ def _encoding(ids: npt.NDArray[Any]) -> str:
     return _KINDS[ids.dtype.kind]
 
 
-def _as_bytes(ids: npt.NDArray[Any]) -> npt.NDArray[np.bytes_]:
+def as_bytes(ids: npt.NDArray[Any]) -> npt.NDArray[np.bytes_]:
+    """Return text ids as bytes, of text in UTF-8."""
     if ids.dtype.kind == "S":
         return ids
     # NumPy does not find the width by itself when it casts text of variable length.

@@ -48,8 +48,6 @@ SCHEMA: Schema = {
 }
 KIND = "sadih-features"
 CLASS_NAMES = Argument("class_names")
-LEARNED_FROM = ("features", "labels")
-"""Arrays that decide what is learned from a store."""
 
 
 class FeatureWriter(StoreWriter):
@@ -203,6 +201,7 @@ class FeatureStore(Store):
         class_names: Sequence[str] | None = None,
         properties: Mapping[str, Any] | None = None,
         sources: SourcesRecord | None = None,
+        admit: Callable[[FeatureStore], None] | None = None,
         key: str | None = None,
     ) -> FeatureWriter:
         """Begin to add `n_new` rows behind the last one, all or none of them.
@@ -210,7 +209,8 @@ class FeatureStore(Store):
         `at` is the row count that the store is expected to have: a repeated call whose first run
         did commit is then refused with ConflictError and adds nothing twice. `class_names` may
         continue the list that the store has; `properties` are attributes to add or replace;
-        `sources` continues the record of source files.
+        `sources` continues the record of source files. `admit` is called with the state that the
+        rows are to be added to, now and at the commit, and may refuse it.
 
         `key` stands for these very rows. If the call is killed, the same call with the same key
         keeps the blocks that are written.
@@ -225,6 +225,8 @@ class FeatureStore(Store):
                     f"{self.url} has {root.n_rows} rows, but rows were to be appended at row {at}: "
                     "they are there already, or somebody else has appended"
                 )
+            if admit is not None:
+                admit(FeatureStore(Snapshot(files, root)))
             merged = {**root.properties, **changed}
             if names is not None:
                 merged["class_names"] = _longer(self.url, root.properties["class_names"], names)
@@ -285,6 +287,11 @@ class FeatureStore(Store):
     def class_names(self) -> tuple[str, ...]:
         """Return the names of the classes, label 0 first, or nothing if none were given."""
         return tuple(self._root.properties["class_names"])
+
+    @property
+    def learned_from(self) -> tuple[str, ...]:
+        """The arrays that a model learns from."""
+        return tuple(name for name in ("features", "labels") if name in self.arrays)
 
     @property
     def n_features(self) -> int:

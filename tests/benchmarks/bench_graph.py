@@ -79,7 +79,7 @@ class Jobs:
     def encode(self, n_rows: int) -> None:
         """Codes of all rows, with the allocation of their store."""
         with tempfile.TemporaryDirectory(dir=self.folder) as url:
-            chunk_rows = encode._code_chunk_rows(self.store, BLOCK_ROWS)
+            chunk_rows = encode.code_chunk_rows(self.store.chunk_rows, BLOCK_ROWS)
             target = Path(url, "codes")
             writer = CodeStore.allocate(
                 target, n_rows, n_bits=N_BITS, model="m", chunk_rows=chunk_rows

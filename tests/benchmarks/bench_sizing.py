@@ -1,12 +1,10 @@
-"""Numbers of deploy/SIZING.md: rates of this machine, memory, and clusters that are simulated.
+"""Rates of this machine, in the form that `sadih size --rates FILE` reads.
 
-    python -m tests.benchmarks.bench_sizing [-o FILE.json] [--rates FILE.json ...] [--only ...]
+    python -m tests.benchmarks.bench_sizing -o rates.json
 
-Measures rates (`sizing_rates`), runs real scans beside simulated ones (`sizing_validation`), then
-simulates 10^7 to 10^9 rows of 512 features on up to 400 workers (`sizing_simulation`), and prints
-tables in Markdown. With `--rates` the rates of earlier runs are taken, of each the best: on a busy
-machine even processor seconds grow. The assumptions about an object store and a network are in
-`sizing_model`.
+Processor seconds of one thread: they do not count what other programs take, so they hold on a busy
+machine too, but for caches that are shared. What a disk takes, and an ingestion, is by the wall
+clock.
 """
 
 from __future__ import annotations
@@ -15,170 +13,291 @@ import argparse
 import json
 import os
 import platform
+import re
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, replace
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from tests.benchmarks import sizing_rates, sizing_validation
-from tests.benchmarks.sizing_cluster import Cluster, Store
-from tests.benchmarks.sizing_graph import Task, encode_tasks, scan_tasks
-from tests.benchmarks.sizing_model import CLOUD, HOUSE, NETWORK, Job, driver_seconds, work_of
-from tests.benchmarks.sizing_simulation import simulate
-from tests.benchmarks.sizing_tables import show_cases, show_deaths, show_rates, show_validation
+import numpy as np
+import psutil
+from dask.delayed import Delayed
+from distributed.protocol.pickle import dumps
 
-ROWS = (10**7, 10**8, 10**9)
-WORKERS = (1, 4, 16, 100, 400)
-CORES = 2
-"""Of a worker, and its threads by default, as in the deployments here."""
-PARTS = ("validation", "simulation")
+from sadih_dask import SADIH, FeatureStore
+from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.tree import Tasks
+from sadih_dask.ingest import DataFiles, ingest
+from sadih_dask.ingest.synthetic import Clouds, generate
+from sadih_dask.jobs.evaluate import Collection, measure
+from sadih_dask.jobs.rates import BLOCK_ROWS, best, measure_rows
+from sadih_dask.learning.labels import group_rows
+from sadih_dask.learning.statistics import Statistics
+from sadih_dask.model.solve import learn
+from sadih_dask.retrieval.histograms import hamming_histograms
+from tests.support.processes import dask_processes
+
+N_CLASSES, N_BITS = 100, 64
+N_EMPTY_TASKS = 4000
 
 
 def main() -> None:
-    """Measure, validate, simulate, print."""
+    """Measure, and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-o", "--output", type=Path, help="where to write the numbers as JSON")
-    parser.add_argument(
-        "--rates", type=Path, nargs="+", help="earlier outputs, instead of measuring"
-    )
-    parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS, help="after the rates")
-    arguments = parser.parse_args()
+    parser.add_argument("-o", "--output", type=Path, required=True, help="the rates file")
+    output = parser.parse_args().output
     with tempfile.TemporaryDirectory() as folder:
-        if arguments.rates:
-            found = least([json.loads(file.read_text()) for file in arguments.rates])
-        else:
-            found = {"machine": machine(), **sizing_rates.measured(Path(folder))}
-        if "validation" in arguments.only:
-            found.pop("sustained", None)
-            found |= {"validation": [*validated(found, Path(folder))], "load": os.getloadavg()[0]}
-            found["sustained"] = sizing_validation.sustained(found["validation"])
-            show_validation(found["validation"], found["load"])
-        show_rates(found)
-        if "simulation" in arguments.only:
-            found["simulation"] = simulated(found)
-    if arguments.output:
-        arguments.output.write_text(json.dumps(found, indent=1))
+        found = measured(Path(folder))
+    output.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def machine() -> dict[str, Any]:
+def measured(folder: Path) -> dict[str, Any]:
+    """All rates."""
+    rows = [
+        one
+        for n_features in (128, 512, 1024)
+        for one in measure_rows(folder, n_features, (0, 1000, 3000), N_BITS)
+    ]
+    with one_blas_thread():
+        found = {"solving": of_solving(), "comparing": of_comparing(), "merging": of_merging()}
+        found["reading"] = of_reading(folder)
+    return {
+        "machine": machine(),
+        "command": "python -m tests.benchmarks.bench_sizing -o rates.json",
+        "rows": rows,
+        **found,
+        "judging": of_judging(),
+        "ingesting": of_ingesting(folder),
+        "objects": of_objects(),
+        "tasks": of_tasks(),
+    }
+
+
+def machine() -> str:
     """Where and how busy."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
-    return {
-        "processor": model or platform.processor(),
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
-        "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-    }
+    load = os.getloadavg()[0]
+    return f"{model or platform.processor()}, {os.cpu_count()} cores, load {load:.0f}"
 
 
-def least(runs: list[Any]) -> Any:
-    """The least of each number in outputs of the same form; of anything else the first."""
-    first = runs[0]
-    if isinstance(first, dict):
-        names = dict.fromkeys(name for run in runs for name in run)
-        return {name: least([run[name] for run in runs if name in run]) for name in names}
-    if isinstance(first, list):
-        return [least(list(values)) for values in zip(*runs, strict=True)]
-    return min(runs) if isinstance(first, int | float) else first
-
-
-def validated(rates: dict[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
-    """Real runs and simulated ones."""
-    yield from sizing_validation.threads(rates, folder)
-    yield from sizing_validation.scans(rates, folder)
-    yield from sizing_validation.sleeps(rates)
-
-
-def simulated(rates: dict[str, Any]) -> list[dict[str, Any]]:
-    """All sizes on all clusters; a table for each kind of work."""
+def of_solving() -> list[dict[str, float]]:
+    """Seconds from statistics to a model of 64 bits."""
     found = []
-    for title, store, kind, anchors in (
-        ("scan, no anchors, cloud store", CLOUD, "scan", 0),
-        ("scan, 1,000 anchors, cloud store", CLOUD, "scan", 1000),
-        ("scan, 3,000 anchors, cloud store", CLOUD, "scan", 3000),
-        ("encode, 1,000 anchors, cloud store", CLOUD, "encode", 1000),
-        ("scan, no anchors, store of 5 GB/s", HOUSE, "scan", 0),
-    ):
-        cases = [
-            case(rates, Job(n_rows, anchors=anchors, kind=kind), cluster(rates, workers, store))
-            for n_rows in ROWS
-            for workers in WORKERS
-        ]
-        show_cases(title, cases)
-        found += [{"title": title, **one} for one in cases]
-    return found + more_threads(rates) + deaths(rates)
-
-
-def cluster(rates: dict[str, Any], workers: int, store: Store) -> Cluster:
-    """Workers as the deployments have them."""
-    return Cluster(workers, CORES, CORES, store, NETWORK, rates["scheduling"]["scheduler"])
-
-
-def case(rates: dict[str, Any], job: Job, place: Cluster) -> dict[str, Any]:
-    """One job on one cluster."""
-    threads = place.workers * place.threads
-    tasks = scan_graph(job.n_rows, threads) if job.kind == "scan" else encode_graph(job.n_rows)
-    return {
-        "rows": job.n_rows,
-        "workers": place.workers,
-        "threads": place.threads,
-        "cores": place.cores,
-        "driver": driver_seconds(rates, job, place.store),
-        "run": asdict(simulate(tasks, place, work_of(rates, job, remote=True))),
-    }
-
-
-@cache
-def scan_graph(n_rows: int, threads: int) -> list[Task]:
-    """The graph of a scan, built once."""
-    return scan_tasks(n_rows, threads)
-
-
-@cache
-def encode_graph(n_rows: int) -> list[Task]:
-    """The graph of an encoding, built once."""
-    return encode_tasks(n_rows)
-
-
-def more_threads(rates: dict[str, Any]) -> list[dict[str, Any]]:
-    """Threads that wait for an object store leave the cores idle: more of them."""
-    found = []
-    for kind, anchors in (("scan", 0), ("scan", 1000), ("encode", 1000)):
-        title = f"more threads than cores, {kind}, {anchors or 'no'} anchors, cloud store"
-        cases = [
-            case(
-                rates,
-                Job(n_rows, anchors=anchors, kind=kind),
-                replace(cluster(rates, workers, CLOUD), threads=threads),
-            )
-            for n_rows, workers in ((10**8, 16), (10**9, 100))
-            for threads in (2, 4, 8, 16)
-        ]
-        show_cases(title, cases)
-        found += [{"title": title, **one} for one in cases]
+    for columns in (512, 1000, 3000):
+        for n_classes in (10, 100):
+            statistics = _statistics(columns, n_classes, 0)
+            model = SADIH(n_bits=N_BITS, anchors=None)
+            start = time.process_time()
+            learn(model, statistics, None, 0)
+            seconds = time.process_time() - start
+            found.append({"columns": columns, "classes": n_classes, "seconds": seconds})
     return found
 
 
-def deaths(rates: dict[str, Any]) -> list[dict[str, Any]]:
-    """Workers that die and come back after half a minute."""
-    title = "deaths, scan of 10^9 rows, 1,000 anchors, cloud store, 100 workers"
-    print(f"\n{title}")
-    job, place = Job(10**9, anchors=1000), cluster(rates, 100, CLOUD)
-    found = [
-        {
-            "title": title,
-            "rate": rate,
-            **case(rates, job, replace(place, deaths_per_hour=rate, seed=seed)),
+def _statistics(columns: int, n_classes: int, seed: int) -> Statistics:
+    features, labels = Clouds(columns, n_classes, seed=seed).rows(0, BLOCK_ROWS)
+    return Statistics.of_block(features, labels, n_classes)
+
+
+def of_comparing(n_queries: int = 1000, n_rows: int = 1 << 16) -> list[dict[str, float]]:
+    """Seconds of a pair in the histograms of an evaluation."""
+    rng = np.random.default_rng(0)
+    found = []
+    for n_bits in (16, 64, 128, 256):
+        codes, others = (rng.bytes(n * n_bits // 8) for n in (n_queries, n_rows))
+        packed = [np.frombuffer(one, np.uint8).reshape(-1, n_bits // 8) for one in (codes, others)]
+        labels = [group_rows(rng.integers(N_CLASSES, size=len(one)), None) for one in packed]
+        step = partial(
+            hamming_histograms, packed[0], labels[0], packed[1], labels[1], n_bits, compiled=True
+        )
+        found.append({"bits": n_bits, "seconds": best(step) / (n_queries * n_rows)})
+    return found
+
+
+def of_merging() -> float:
+    """Seconds of a byte of two partial statistics that are merged."""
+    found = []
+    for columns in (512, 1000, 3000):
+        one, other = (_statistics(columns, N_CLASSES, seed) for seed in range(2))
+        found.append(best(partial(one.merge, other)) / len(dumps(one)))
+    return median(found)
+
+
+def of_reading(folder: Path) -> dict[str, float]:
+    """Seconds of a byte: checked, from the page cache; the same of zstd; and from a cold disk."""
+    n_rows, found = 4 * BLOCK_ROWS, {}
+    for name, compression in (("plain", "none"), ("zstd", "zstd")):
+        store = generate(folder / name, n_rows, 512, N_CLASSES, compression=compression)
+        out = np.empty((n_rows, 512), np.float32)
+        found[name] = best(partial(store.read, "features", out=out)) / out.nbytes
+        files = list(Path(store.url).glob("segments/*/features/c.*"))
+        found["compressed"] = sum(file.stat().st_size for file in files) / out.nbytes
+    found["disk"] = _cold(list(Path(folder, "plain").glob("segments/*/features/c.*")))
+    return found
+
+
+def _cold(files: list[Path]) -> float:
+    """Seconds by the wall clock of a byte whose page is not in memory."""
+    os.sync()
+    size, seconds = 0, 0.0
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        start = time.perf_counter()
+        size += len(os.read(descriptor, 1 << 30))
+        seconds += time.perf_counter() - start
+        os.close(descriptor)
+    return seconds / size
+
+
+def of_ingesting(folder: Path) -> dict[str, float]:
+    """Seconds of a byte by the wall clock, from a .npy file to a store on the disk."""
+    x, y = folder / "x.npy", folder / "y.npy"
+    features, labels = Clouds(512, N_CLASSES).rows(0, 32 * BLOCK_ROWS)
+    np.save(x, features)
+    np.save(y, labels)
+    found = {}
+    for name, compression in (("plain", "none"), ("zstd", "zstd")):
+        start = time.perf_counter()
+        ingest(DataFiles(x, y), folder / f"ingested-{name}", compression=compression)
+        found[name] = (time.perf_counter() - start) / features.nbytes
+    return found
+
+
+def of_judging() -> list[dict[str, float]]:
+    """What `evaluate` does with samples of the rows, in a process of its own."""
+    found = []
+    for n_features, anchors in ((128, 0), (512, 0), (128, 1000), (512, 1000), (1024, 1000)):
+        context = get_context("spawn")
+        mine, theirs = context.Pipe()
+        process = context.Process(target=_judge, args=(theirs, n_features, anchors))
+        process.start()
+        seconds, size = mine.recv()
+        process.join()
+        at = {"features": n_features, "anchors": anchors}
+        found.append({**at, "seconds": seconds, "bytes": size})
+    return found
+
+
+def _judge(pipe: Connection[Any, Any], n_features: int, anchors: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, one_blas_thread():
+        rows = generate(Path(folder, "rows"), 30_000, n_features, N_CLASSES)
+        queries = generate(Path(folder, "queries"), 10_000, n_features, N_CLASSES, part="queries")
+        model = SADIH(n_bits=N_BITS, anchors=anchors or None).fit(rows)
+        start = time.process_time()
+        measure(model, Collection(queries, rows))
+        seconds = time.process_time() - start
+    # Not getrusage, whose peak is that of the process that started this one.
+    peak = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]
+    pipe.send((seconds, int(peak) << 10))
+
+
+def of_objects() -> dict[str, float]:
+    """Processor seconds that a client spends on an object of an S3 server, and on each byte."""
+    with _s3_server() as address:
+        import s3fs  # type: ignore[import-untyped]
+
+        options = {"key": "k", "secret": "s", "endpoint_url": address}
+        s3fs.S3FileSystem(**options).mkdir("sizing")
+        X = np.zeros((8 * 512, 512), np.float32)
+        store = FeatureStore.create(
+            "s3://sizing/s",
+            X,
+            np.arange(len(X)) % 2,
+            chunk_rows=512,
+            compression="none",
+            storage_options=options,
+        )
+        n_chunks = len(X) // 512
+        small = _process_seconds(lambda: store.read("labels")) / n_chunks
+        large = _process_seconds(lambda: store.read("features"))
+    return {"request": small, "byte": max(0.0, large - n_chunks * small) / X.nbytes}
+
+
+def _process_seconds(step: Callable[[], object], repeats: int = 3) -> float:
+    """Least processor seconds of all threads of this process."""
+    found = []
+    for _ in range(repeats):
+        start = time.process_time()
+        step()
+        found.append(time.process_time() - start)
+    return min(found)
+
+
+@contextmanager
+def _s3_server() -> Iterator[str]:
+    """A server in a process of its own, whose time is not the client's."""
+    context = get_context("spawn")
+    mine, theirs = context.Pipe()
+    server = context.Process(target=_serve, args=(theirs,))
+    server.start()
+    try:
+        yield mine.recv()
+    finally:
+        mine.send("stop")
+        server.join(timeout=30)
+        server.kill()
+
+
+def _serve(pipe: Connection[Any, Any]) -> None:
+    import logging
+
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    pipe.send("http://{}:{}".format(*server.get_host_and_port()))
+    pipe.recv()
+    server.stop()
+
+
+def of_tasks(n_tasks: int = N_EMPTY_TASKS) -> dict[str, float]:
+    """What a task that does nothing costs a real scheduler, and a worker.
+
+    The graph is that of a scan with its functions taken out; the values that all tasks read stay.
+    """
+    graph, top = _empty_graph(n_tasks)
+    with dask_processes(2, nanny=False) as cluster, cluster.client() as client:
+        warm_up, end = _empty_graph(n_tasks // 10)
+        client.compute(Delayed(end, warm_up)).result()
+        scheduler = psutil.Process(cluster.scheduler.pid)
+        workers = [psutil.Process(one.pid) for one in cluster.workers]
+        before, busy = _used(scheduler), sum(map(_used, workers))
+        empty = scheduler.memory_info().rss
+        client.compute(Delayed(top, graph)).result()
+        return {
+            "scheduler": (_used(scheduler) - before) / len(graph),
+            "worker": (sum(map(_used, workers)) - busy) / len(graph),
+            "bytes": (scheduler.memory_info().rss - empty) / len(graph),
+            "empty": float(empty),
         }
-        for rate, seeds in ((0.0, 1), (0.1, 3), (1.0, 3))
-        for seed in range(seeds)
-    ]
-    show_deaths(found)
-    return found
+
+
+def _used(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _empty_graph(n_tasks: int) -> tuple[dict[Any, Any], str]:
+    """Leaves and binary merges, as in a scan; and the key of the last."""
+    tasks = Tasks("empty")
+    rows = tasks.share(object, "rows")
+    leaves = [tasks.add((k,), _nothing, rows, k, k + BLOCK_ROWS) for k in range(n_tasks // 2)]
+    top = tasks.after("top", _nothing, tasks.fold(leaves, _nothing))
+    return tasks.graph, top
+
+
+def _nothing(*_: Any) -> None:
+    """Do nothing."""
 
 
 if __name__ == "__main__":

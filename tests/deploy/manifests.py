@@ -44,8 +44,8 @@ def compose_command(service: str) -> Command:
     return in_image(found["command"], found.get("environment", {}))
 
 
-def pod_command(pod: dict[str, Any]) -> Command:
-    """What the container of a pod runs, with Kubernetes's $(NAME) filled in."""
+def pod_arguments(pod: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """Words and environment of the container of a pod, with Kubernetes's $(NAME) filled in."""
     container = pod["containers"][0]
     environment = {one["name"]: one["value"] for one in container.get("env", [])}
     words = container["args"]
@@ -53,7 +53,12 @@ def pod_command(pod: dict[str, Any]) -> Command:
         words = [word.replace(f"$({name})", value) for word in words]
     # Kubernetes hands on a name that it does not know as it is written.
     assert not any("$(" in word for word in words), words
-    return in_image(words, environment)
+    return words, environment
+
+
+def pod_command(pod: dict[str, Any]) -> Command:
+    """What the container of a pod runs."""
+    return in_image(*pod_arguments(pod))
 
 
 def unit(name: str) -> list[tuple[str, str]]:

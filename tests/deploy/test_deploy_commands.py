@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ import pytest
 from distributed import Client
 from distributed.security import Security
 
+from sadih_dask import SADIH
+from sadih_dask.compute.run import reporting
+from sadih_dask.ingest.synthetic import generate
+from sadih_dask.learning.statistics import MERGE_FAN_IN
 from tests.deploy.machine import (
     HEALTH,
     PATIENCE,
@@ -39,7 +44,11 @@ from tests.deploy.manifests import (
     standing_cluster,
     unit_command,
 )
+from tests.faults.forks import TALLY, observed
 from tests.support.datasets import blobs
+from tests.support.models import same_bits
+
+BLOCK = 256
 
 
 @pytest.fixture
@@ -107,10 +116,24 @@ def test_kubernetes_as_the_operator_makes_it(here: Machine) -> None:
     assert latest(here, "runs")["outcome"] == "complete"
 
 
-def test_a_worker_that_is_told_to_end_hands_over_what_it_holds(here: Machine) -> None:
-    scheduler = here.start(compose_command("scheduler"), "scheduler")
-    here.until_healthy(scheduler)
-    first, _ = (here.start(compose_command("worker"), "worker") for _ in range(2))
+def test_half_of_the_workers_are_told_to_end_and_only_blocks_under_way_are_read_again(
+    here: Machine, tmp_path: Path
+) -> None:
+    store = generate(tmp_path / "s", 160 * BLOCK, 8, 4, chunk_rows=BLOCK)
+    form = SADIH(n_bits=16, anchors=400, block_rows=BLOCK)
+    calm = form.fit(store)
+    here.until_healthy(here.start(compose_command("scheduler"), "scheduler"))
+    observing = observed(tmp_path)
+    nannies = [here.start(compose_command("worker"), "worker", **observing) for _ in range(4)]
+    going = nannies[:2]  # as spot instances do, at once
+    left: list[int] = []
+
+    def heard(done: int, total: int) -> None:
+        if not left and done >= total // 4:
+            left.append(total - done)
+            for nanny in going:
+                os.kill(nanny.pid, signal.SIGTERM)
+
     pem = {
         "tls_ca_file": here.tls / "ca.pem",
         "tls_client_cert": here.tls / "client.pem",
@@ -118,14 +141,18 @@ def test_a_worker_that_is_told_to_end_hands_over_what_it_holds(here: Machine) ->
     }
     security = Security(require_encryption=True, **{name: str(p) for name, p in pem.items()})
     with Client(f"tls://127.0.0.1:{here.port}", security=security, timeout=PATIENCE) as client:
-        client.wait_for_workers(2, timeout=PATIENCE)
-        held = client.map(os.urandom, [16] * 40, pure=False)  # made again, they would be others
-        before = client.gather(held)
-        assert all(len(keys) > 0 for keys in client.has_what().values())
-        first.terminate()
-        assert first.wait(timeout=PATIENCE) is not None
-        assert len(client.has_what()) == 1
-        assert client.gather(held) == before, here.log(first) + here.log(scheduler)
+        client.wait_for_workers(len(nannies), timeout=PATIENCE)
+        with reporting(heard):
+            preempted = SADIH(**form.get_params()).fit(store)
+        for nanny in going:
+            nanny.wait(timeout=PATIENCE)
+            assert "could be handed over" not in here.log(nanny)
+    assert [n > 0 for n in left] == [True], "the work was over before they were told to end"
+    lines = (tmp_path / TALLY).read_text().splitlines()
+    read = Counter(line for line in lines if line.startswith("read") and " features " in line)
+    assert len(read) == 160
+    assert sum(read.values()) - len(read) <= len(going) * MERGE_FAN_IN  # a task of each
+    same_bits(preempted, calm, tmp_path)
 
 
 def test_systemd(here: Machine) -> None:
@@ -190,7 +217,7 @@ def test_whom_the_health_check_asks(words: list[str], address: str | None) -> No
 
 
 def test_a_worker_that_has_no_address_gets_one_that_the_health_check_knows(tmp_path: Path) -> None:
-    stand_in, retire = tmp_path / "dask", "--preload-nanny=sadih_dask.cluster.retire"
+    stand_in, retire = tmp_path / "dask", "--preload-nanny=sadih_dask.cluster.nanny"
     stand_in.write_text('#!/bin/sh\nprintf "%s " "$@"\n')
     stand_in.chmod(0o755)
     for words, said in (

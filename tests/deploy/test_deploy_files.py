@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,7 +15,7 @@ from sadih_dask import __version__
 from sadih_dask.cli import commands
 from sadih_dask.cluster.settings import ClusterSettings
 from sadih_dask.compute import remote
-from tests.deploy.machine import BIN
+from tests.deploy.machine import BIN, HEALTH
 from tests.deploy.manifests import (
     DEPLOY,
     KUBERNETES,
@@ -27,7 +28,7 @@ from tests.deploy.manifests import (
 )
 from tests.deploy.validators import passes, tool
 
-RESUMABLE, FINAL = {4, 130}, {1, 2, 3}
+RESUMABLE, FINAL = {4, 130}, {1, 2, 3, 6}
 SCRIPTS = sorted([*DEPLOY.rglob("*.sh"), *DEPLOY.rglob("*.sbatch")])
 UNITS = sorted([*DEPLOY.rglob("*.service"), *DEPLOY.rglob("*.timer")])
 
@@ -81,7 +82,7 @@ def test_exit_codes_mean_the_same_everywhere() -> None:
     for name in ("systemd/sadih-run.service", "compose/sadih-compose.service"):
         settings = dict(unit(name))
         assert settings["RestartForceExitStatus"] == "4"
-        assert settings["SuccessExitStatus"] == "5 130"
+        assert settings["SuccessExitStatus"] == "5 6 130"
     rules = documents(KUBERNETES / "nightly.yaml")[0]["spec"]["jobTemplate"]["spec"]
     given_up = set(rules["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"])
     assert given_up >= FINAL
@@ -108,6 +109,10 @@ def test_containers_have_a_quarter_above_the_memory_of_their_worker() -> None:
 def test_everybody_waits_as_long_for_the_others() -> None:
     text = "".join(path.read_text() for path in DEPLOY.rglob("*.*") if path.suffix != ".md")
     waits = {float(seconds) for seconds in re.findall(r"--death-timeout=(\d+)", text)}
+    tries, pause = re.findall(r"for _ in \{1\.\.(\d+)\}; do .*?sleep ([\d.]+)\n", text, re.DOTALL)[
+        0
+    ]
+    waits |= {int(tries) * float(pause), runpy.run_path(str(HEALTH))["PATIENCE"]}
     _, by_default = remote.WORKER_TIMEOUT
     run = ClusterSettings(kind="scheduler", address="tls://scheduler:8786")
     assert waits == {run.seconds_without_workers} == {parse_timedelta(by_default)}

@@ -118,9 +118,9 @@ class Changer:
         if how == 0:
             return np.array([self.chance.choice([np.nan, np.inf, -1.0, 0.0])]).astype(array.dtype)
         if how == 1:
-            return array[:0]
+            return np.atleast_1d(array)[:0]
         if how == 2:
-            return np.concatenate([array, array])
+            return np.concatenate([np.atleast_1d(array)] * 2)
         if how == 3:
             return array.reshape(-1, *array.shape, 1) if array.size else array
         if how == 4:

@@ -20,6 +20,7 @@ import numpy as np
 from sadih_dask import CodeStore, FeatureStore
 from sadih_dask.jobs.inspect import open_store
 from sadih_dask.model.model_file import read_model, write_model
+from tests.support.models import GIVEN
 
 OUTPUTS = {
     "ingest": "s.zarr",
@@ -108,6 +109,7 @@ class Job:
             return ["ingest", *files, "--chunk-rows", size.chunk_rows, "--quiet"]
         learning = ["--anchors", size.anchors, "--n-init", 1]
         learning += ["--max-iter", 2, "--block-rows", size.block_rows, "--quiet"]
+        learning += [word for name, value in GIVEN.items() for word in (f"--{name}", value)]
         if stage == "fit":
             return ["fit", out["ingest"], out["fit"], "--bits", size.bits, *learning]
         if stage == "tune":
@@ -213,6 +215,7 @@ class Run:
     def toml(self) -> str:
         """The configuration."""
         source, size = self.job.sources, self.job.size
+        given = "\n".join(f"{name} = {value}" for name, value in GIVEN.items())
         return f"""
 [run]
 directory = "{self.directory}"
@@ -230,6 +233,7 @@ n_bits = {size.bits}
 anchors = {size.anchors}
 n_init = 1
 max_iter = 2
+{given}
 block_rows = {size.block_rows}
 [export]
 index = "flat"

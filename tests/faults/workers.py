@@ -242,9 +242,13 @@ class Disturbed:
         return child.wait()
 
     def _joined(self) -> set[int]:
-        """Process numbers of workers that have joined and live."""
-        alive = {process.pid for process in worker_processes(self._cluster)}
-        return {pid for pid in alive if (self._folder / str(pid)).exists()}
+        """Process numbers of workers that have joined and live.
+
+        Asked many times a second: looking for children would read about every process there is.
+        """
+        names = [path.name for path in self._folder.iterdir()]
+        joined = {int(name) for name in names if name.isdecimal()}
+        return {pid for pid in joined if _lives(pid)}
 
     def _stage_now(self) -> str:
         return stage_of(self._job.outputs["run"]) if self._stage == "run" else self._stage
@@ -285,20 +289,25 @@ class Disturbed:
         return scanned + max(0, hashed - kills * step)
 
 
+def _lives(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def _signal(pid: int, which: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, which)
 
 
 def worker_processes(cluster: DaskProcesses) -> Iterator[psutil.Process]:
-    """The processes that nannies have started, which do the work."""
+    """The processes that do the work: those that the process a nanny forks from has forked."""
     for nanny in cluster.workers:
-        try:
-            for process in psutil.Process(nanny.pid).children():
-                if "spawn_main" in " ".join(process.cmdline()):
-                    yield process
-        except psutil.NoSuchProcess:
-            continue
+        with suppress(psutil.NoSuchProcess):
+            for server in psutil.Process(nanny.pid).children():
+                yield from server.children()
 
 
 def stage_of(directory: Path) -> str:

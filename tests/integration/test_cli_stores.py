@@ -527,3 +527,35 @@ def test_names_of_classes_do_not_steer_the_terminal(here: Here, tmp_path: Path) 
     assert "\x1b" not in out
     assert "\\x1b[2Jred" in out
     assert "blue\\nrows" in out
+
+
+def test_forget_takes_rows_out_of_a_model_and_counts_its_anchors(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(300) % 4
+    features = (rng.normal(size=(4, 8))[labels] + rng.normal(size=(300, 8))).astype("f4")
+    names = np.array([f"row {number}" for number in range(300)])
+    gone = np.arange(0, 300, 7)
+    monkeypatch.chdir(tmp_path)
+    FeatureStore.create("s.zarr", features, labels, ids=names)
+    FeatureStore.create(
+        "less.zarr",
+        np.delete(features, gone, 0),
+        np.delete(labels, gone),
+        ids=np.delete(names, gone),
+    )
+    (tmp_path / "gone.txt").write_text("\n".join(names[gone]) + "\n")
+    options = ("--bits", "8", "--anchors", "none", "--ridge", "0.001", "--sharpness", "2", "-q")
+    here("fit", "s.zarr", "m.sadih", *options)
+    here("fit", "less.zarr", "less.sadih", *options)
+    out, err = here("forget", "s.zarr", "m.sadih", "--ids", tmp_path / "gone.txt")
+    assert f"{len(gone)} rows forgotten" in out
+    assert "anchors" not in err
+    found, expected = (SADIH.load(name).transform(features) for name in ("m.sadih", "less.sadih"))
+    np.testing.assert_array_equal(found, expected)
+    here("fit", "s.zarr", "a.sadih", "--bits", "8", "--anchors", "300", "-q")  # every row is one
+    _, err = here("forget", "s.zarr", "a.sadih", "--ids", tmp_path / "gone.txt")
+    assert f"{len(gone)} of its anchors are forgotten rows" in err
+    _, err = here("forget", "s.zarr", "a.sadih", "--ids", tmp_path / "gone.txt", code=1)
+    assert "has been forgotten already" in err

@@ -102,8 +102,8 @@ def test_the_same_for_pipelines(tmp_path: Path, store: FeatureStore) -> None:
     shown: list[tuple[Any, ...]] = []
 
     class Shown:
-        def begin(self, *words: str) -> None:
-            shown.append(words)
+        def begin(self, *words: str, brief: bool = False) -> None:
+            shown.append((*words, "brief") if brief else words)
 
         def __call__(self, done: int, total: int) -> None:
             shown.append((done, total))
@@ -117,8 +117,21 @@ def test_the_same_for_pipelines(tmp_path: Path, store: FeatureStore) -> None:
     scanned = shown.index(("Solving", "solves"))
     assert shown[scanned - 1] == (1280, 1280)
     assert {total for _, total in shown[:scanned]} == {1280}
-    assert {total for _, total in shown[scanned + 1 :]} == {8}
-    assert shown[-1] == (8, 8)
+    solved = next(k for k in range(scanned, len(shown)) if "brief" in shown[k])
+    assert {total for _, total in shown[scanned + 1 : solved]} == {8}
+    assert shown[solved - 1] == (8, 8)
+    stages = [words for words in shown[solved:] if "brief" in words]
+    assert [words[0] for words in stages] == [
+        "Starting codes of 5 label groups",
+        "Solving",
+        "Choosing a hash function",
+    ]
+    for stage, after in zip(stages, [*stages[1:], None], strict=True):
+        first = shown.index(stage) + 1
+        last = len(shown) if after is None else shown.index(after)
+        done = [step for step, _ in shown[first:last]]
+        assert done == sorted(done)
+        assert done[-1] == shown[last - 1][1]  # each ends with all that it has announced
     found = json.loads(json.dumps(tuned.document()))
     assert [row["parameters"]["n_bits"] for row in found["results"]] == [6] * 4
     assert tuned.model.get_params()["ridge"] in grid["ridge"]

@@ -338,7 +338,7 @@ def test_another_version_is_a_warning(
 def test_a_cluster_without_this_package_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sadih_dask.py").write_text("raise ImportError('no such package')")
     absent = {"PYTHONPATH": str(tmp_path)}
-    with dask_processes(1, environment=absent) as cluster:
+    with dask_processes(1, nanny=False, environment=absent) as cluster:
         settings = place(cluster)
         with (
             pytest.raises(ClusterError, match=r"the worker at .* cannot run .*install version"),

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -10,9 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
 
 import numpy as np
+import psutil
 import pytest
 from click import UsageError
 from distributed import Client
@@ -29,7 +35,7 @@ from sadih_dask.errors import ClusterError, ConfigError
 from sadih_dask.stores import CodeStore
 from tests.support.datasets import rows
 from tests.support.models import FAST, same_bits
-from tests.support.processes import DaskProcesses, TlsFiles, dask_processes, tls_files
+from tests.support.processes import PATIENCE, DaskProcesses, TlsFiles, dask_processes, tls_files
 
 COMMAND = Path(sys.executable).with_name("sadih")
 QUICK = [
@@ -213,10 +219,68 @@ def test_processes_of_this_machine(store: FeatureStore, tmp_path: Path) -> None:
         workers = cluster.client.scheduler_info(n_workers=-1)["workers"]
         nannies = [worker["nanny"] for worker in workers.values()]
         asyncio.run(nobody_gets_in([described["address"], *workers, *nannies]))
+        nobody_looks_in()
     same_bits(found, expected, tmp_path)
     assert (described["workers"], described["threads"]) == (2, 2)
     assert described["address"].startswith("tls://127.0.0.1:")
-    assert described["dashboard"].startswith("http://127.0.0.1:")
+    assert "dashboard" not in described
+
+
+def nobody_looks_in() -> None:
+    """Whatever else listens answers whether it lives, and nothing else."""
+    children = psutil.Process().children()  # clusters of other tests among them
+    [server] = [one for one in children if "forkserver" in " ".join(one.cmdline())]
+    family = [psutil.Process(), *server.children()]
+    found = [one.net_connections("inet") for one in family]
+    ports = {one.laddr for some in found for one in some if one.status == psutil.CONN_LISTEN}
+    answers = {
+        (port, path): status(f"http://{host}:{port}/{path}")
+        for host, port in ports
+        for path in (
+            "",
+            "health",
+            "status",
+            "info/main/workers.html",
+            "json/identity.json",
+            "metrics",
+        )
+    }
+    assert {host for host, _ in ports} == {"127.0.0.1"}
+    assert len(ports) >= 8  # two of each worker, one of each nanny, two of the scheduler
+    said = {path: code for (_, path), code in answers.items() if code not in (None, 404)}
+    assert said == {"health": 200}  # None is a port that does not speak HTTP
+
+
+def status(url: str) -> int | None:
+    with suppress(HTTPException, ConnectionError):
+        try:
+            with urlopen(url, timeout=PATIENCE) as answer:
+                return answer.status
+        except HTTPError as error:
+            return error.code
+        except URLError as error:
+            raise error.reason from None  # type: ignore[misc]
+    return None
+
+
+def imported() -> tuple[bool, str | None, list[int]]:
+    return "sadih_dask.compute.scan" in sys.modules, os.environ.get("SADIH_TOLD"), blas_threads()
+
+
+def test_a_worker_that_died_is_forked_from_a_process_that_has_imported_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for told in ("one", "two"):  # the second time the process to fork from is there already
+        monkeypatch.setenv("SADIH_TOLD", told)
+        with running(ClusterSettings(kind="processes", workers=1)) as cluster:
+            [(address, pid)] = cluster.client.run(os.getpid).items()
+            parent = psutil.Process(pid).parent()
+            assert cluster.client.run(imported) == {address: (True, told, [1, 1])}
+            os.kill(pid, signal.SIGKILL)
+            new = cluster.client.submit(os.getppid, pure=False).result(timeout=PATIENCE)
+            assert parent is not None
+            assert new == parent.pid
+            assert "forkserver" in " ".join(parent.cmdline())
 
 
 async def nobody_gets_in(addresses: list[str]) -> None:

@@ -37,7 +37,7 @@ def trained(request: pytest.FixtureRequest) -> tuple[SADIH, Any, Any]:
 @pytest.fixture
 def short_code_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code chunks of one block of the scan, so that small stores have several."""
-    monkeypatch.setattr(encoding, "_code_chunk_rows", lambda store, block_rows: block_rows)
+    monkeypatch.setattr(encoding, "code_chunk_rows", lambda chunk_rows, block_rows: block_rows)
 
 
 @pytest.mark.parametrize("chunk_rows", [300, 512, 5000])
@@ -113,7 +113,7 @@ import sys, time
 import dask
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute import encode
-encode._code_chunk_rows = lambda store, block_rows: block_rows
+encode.code_chunk_rows = lambda chunk_rows, block_rows: block_rows
 real = encode._encode_block
 turns = iter(range(10))
 def slow(writer, block, job):

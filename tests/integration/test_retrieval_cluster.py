@@ -7,21 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate, evaluate_model, search
 from sadih_dask.errors import InputError, IntegrityError
+from tests.support.processes import local_cluster
 from tests.support.rankings import random_codes
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with local_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
         yield client
 
 

@@ -478,6 +478,24 @@ def test_a_run_directory_is_verified(here: Here, place: Path) -> None:
     assert "intact" in here("verify", place / "runs", "--quiet")[0]
 
 
+def test_what_lies_in_a_run_directory_is_not_looked_for_elsewhere(here: Here, place: Path) -> None:
+    run(here, place)
+    elsewhere = place / "elsewhere"
+    for name in ("database.zarr", "queries.zarr", "*/fit-*/model.sadih", "*/encode-*/codes.zarr"):
+        (inside,) = (place / "runs").glob(name)
+        inside.rename(elsewhere)
+        inside.symlink_to(elsewhere)
+        before = contents(elsewhere)
+        (line,) = here("verify", place / "runs", "--quiet", code=1)[0].splitlines()
+        again = "run", place / "pipeline.toml", "--quiet", "--set", "evaluation.bits=[8]"
+        assert f"{inside.name}' is a symbolic link" in line
+        assert f"{inside.name}' is a symbolic link" in here(*again, code=1)[1]
+        assert contents(elsewhere) == before
+        inside.unlink()
+        elsewhere.rename(inside)
+    assert "intact" in here("verify", place / "runs", "--quiet")[0]
+
+
 def test_an_emptied_drop_folder_is_nothing_to_do(here: Here, place: Path) -> None:
     run(here, place)
     (place / "incoming" / "a.npz").unlink()
@@ -567,3 +585,45 @@ def test_a_moved_directory_is_still_up_to_date(here: Here, place: Path) -> None:
     record = run(here, place, "--set", f"run.directory={place / 'moved'}")
     assert record["outcome"] == "nothing to do"
     assert record["id"] == first["id"]
+
+
+def break_one(place: Path, how: str) -> None:
+    """Drop two more files: a good one, and one that cannot be read."""
+    rng = np.random.default_rng(5)
+    rows, labels = rng.normal(size=(60, 16)).astype("f4"), np.arange(60) % 5
+    np.savez(place / "incoming" / "good.npz", features=rows, labels=labels)
+    if how == "truncated":
+        data = (place / "incoming" / "good.npz").read_bytes()
+        (place / "incoming" / "bad.npz").write_bytes(data[: len(data) // 2])
+    elif how == "wide":
+        np.savez(place / "incoming" / "bad.npz", features=rows[:, :9], labels=labels)
+    else:
+        rows[41, 3] = np.nan
+        np.savez(place / "incoming" / "bad.npz", features=rows, labels=labels)
+
+
+@pytest.mark.parametrize("how", ["truncated", "wide", "nan"])
+def test_a_bad_file_does_not_stop_the_others(here: Here, place: Path, how: str) -> None:
+    before = run(here, place)
+    break_one(place, how)
+    skip = ("--set", "source.on_error=skip")
+    here("run", place / "pipeline.toml", code=1)  # unless that is asked for
+    out, err = here("run", place / "pipeline.toml", *skip, "--json", code=6)
+    record = json.loads(out)
+    assert record["outcome"] == "complete"
+    stores = (
+        FeatureStore.open(place / "runs" / f"{name}.zarr") for name in ("database", "queries")
+    )
+    n_rows = sum(store.n_rows for store in stores)
+    assert n_rows == before["rows"] + before["queries"] + 60
+    (named,) = record["skipped"]
+    assert named.endswith("bad.npz")
+    assert "bad.npz" in record["skipped"][named]
+    assert "bad.npz" in err
+    listed, _ = here("runs", place / "runs")
+    assert "skipped: " in listed
+    assert "failed" in listed  # the refusal has a record, too
+    again = json.loads(here("run", place / "pipeline.toml", *skip, "--json", code=6)[0])
+    assert again["rows"] == record["rows"]  # said again, until it is mended
+    (place / "incoming" / "bad.npz").unlink()
+    run(here, place, *skip)

@@ -101,6 +101,6 @@ def test_a_refusal_before_the_first_stage_leaves_a_record(here: Here, place: Pat
     by_run(here, place)
     drop(place / "incoming", "a", 1400, 7)
     here("run", place / "pipeline.toml", code=1)
-    record = json.loads((place / "runs" / "checked.json").read_text())
+    *_, record = json.loads(here("runs", place / "runs", "--json")[0])
     assert record["outcome"] == "failed"
     assert "a.npz" in record["error"]

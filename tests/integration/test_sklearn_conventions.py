@@ -15,11 +15,20 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sadih_dask import SADIH
+from sadih_dask.model.methods.itq import ITQ
+from sadih_dask.model.methods.regression import SDH
 from tests.support.datasets import blobs, tagged_blobs
 from tests.support.models import QUICK, same_model
 
 
-@parametrize_with_checks([SADIH(n_bits=16, **QUICK), SADIH(n_bits=16, anchors=None)])
+@parametrize_with_checks(
+    [
+        SADIH(n_bits=16, **QUICK),
+        SADIH(n_bits=16, anchors=None),
+        ITQ(n_bits=1),
+        SDH(n_bits=16, anchors=None),
+    ]
+)
 def test_estimator_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 

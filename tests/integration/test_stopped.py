@@ -27,7 +27,7 @@ STOPPING = """
 import os, signal, sys
 from sadih_dask.cli import main
 from sadih_dask.files import filesystem, lease
-from sadih_dask.model.estimator import SADIH
+from sadih_dask.model.methods.sadih import SADIH
 from sadih_dask.runs.directory import RunDirectory
 
 def stop_before(owner, name, first=lambda *_: True):

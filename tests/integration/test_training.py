@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster
 
 from sadih_dask import SADIH, FeatureStore
 from tests.support.datasets import Array, rows
-from tests.support.models import FAST, same_bits
+from tests.support.models import CHOSEN, FAST, same_bits
 from tests.support.processes import local_cluster
 from tests.support.statistics import same_statistics
 
@@ -110,7 +110,7 @@ class Seen:
 def test_worker_processes_do_not_show(tmp_path: Path, cluster: LocalCluster, workers: int) -> None:
     cluster.scale(workers)
     cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({}, {}),
+        ({}, CHOSEN),
         ({"multi_label": True, "dtype": "float16"}, {"anchors": 40}),
         ({"dtype": "float64"}, {"block_rows": 100}),
     ]

@@ -15,12 +15,19 @@ from pathlib import Path
 
 UNREACHABLE = "gate.map_min=0.99999"
 
+_DIGITS = 'kind = "digits"'
+_FILES = """
+features = "{folder}/*.csv"
+labels = "{folder}/*.txt"
+hold_out = 0.2
+on_error = "skip"
+"""
 _TEXT = """
 [run]
 directory = "{directory}"
 
 [source]
-kind = "digits"
+{source}
 
 [model]
 n_bits = 8
@@ -39,11 +46,21 @@ class Digits:
     directory: Path
 
     @classmethod
-    def under(cls, folder: Path, *, report: bool = False) -> Digits:
+    def under(cls, folder: Path, *, report: bool = False, source: str = _DIGITS) -> Digits:
         """Write the configuration."""
         config, directory = folder / "Some Digits.toml", folder / "runs"
-        config.write_text(_TEXT.format(directory=directory, report=str(report).lower()))
+        said = {"directory": directory, "report": str(report).lower(), "source": source}
+        config.write_text(_TEXT.format(**said))
         return cls(str(config), directory)
+
+    @classmethod
+    def one_of_two_files(cls, folder: Path) -> Digits:
+        """Take rows from a file that can be read, and skip `bad.csv`."""
+        rows = [f"{n % 7},{n % 5},{n % 3}" for n in range(100)]
+        for name, lines in (("a", rows), ("bad", ["1,2,many"] * 100)):
+            (folder / f"{name}.csv").write_text("\n".join(lines))
+            (folder / f"{name}.txt").write_text("\n".join("ab"[n % 3 > 0] for n in range(100)))
+        return cls.under(folder, source=_FILES.format(folder=folder))
 
     @contextmanager
     def interrupted_once(self, victim: Callable[[], int] | None = None) -> Iterator[None]:

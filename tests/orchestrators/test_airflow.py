@@ -83,6 +83,13 @@ def test_success_then_nothing_to_do_then_a_refused_model_is_not_retried(
     assert task_of(refused).try_number == 1
 
 
+def test_skipped_files_are_no_failure(tmp_path: Path, dag_folder: Path) -> None:
+    done = run(dag_folder, Digits.one_of_two_files(tmp_path))
+    assert done.state == "success"
+    (named,) = record(done)["skipped"]
+    assert named.endswith("bad.csv")
+
+
 def test_an_interrupted_run_is_retried_and_goes_on(digits: Digits, dag_folder: Path) -> None:
     with digits.interrupted_once():
         resumed = run(dag_folder, digits)

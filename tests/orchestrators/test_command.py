@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.orchestrators.command import Repeatable, RunFailed, SadihRun
+from pipelines.orchestrators.record import headline, markdown, warnings
 from tests.orchestrators.pipelines import DONE, RESUMED, REUSED, UNREACHABLE, Digits, actions
 
 StandIn = Callable[[str], None]
@@ -43,6 +44,18 @@ def test_what_was_done_then_nothing_to_do_then_refused_by_the_gate(digits: Digit
         SadihRun(digits.config, ["model.n_bits=4", UNREACHABLE]).run(said.append)
     assert refused.value.record["outcome"] == "refused"
     assert list(refused.value.record["metrics"]["lengths"]) == ["4"]
+
+
+def test_a_run_that_skipped_files_is_done_and_says_which(tmp_path: Path) -> None:
+    digits = Digits.one_of_two_files(tmp_path)
+    record = SadihRun(digits.config).run(lambda _: None)
+    assert actions(record) == DONE
+    (line,) = warnings(record)
+    assert line.startswith("skipped: ")
+    assert "bad.csv" in line
+    assert headline(record).endswith("; 1 skipped, see the log")
+    assert f"- {line}" in markdown(record).splitlines()
+    assert warnings({}) == []
 
 
 def test_a_terminated_run_may_be_repeated_and_goes_on(digits: Digits) -> None:

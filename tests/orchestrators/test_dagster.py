@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,14 @@ def test_an_interrupted_run_is_retried_and_goes_on(
     assert result.success
     assert attempts(result) == 2
     assert actions(metadata(result)) == RESUMED
+
+
+def test_skipped_files_are_a_warning(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    result = run(instance, Digits.one_of_two_files(tmp_path))
+    assert result.success
+    assert attempts(result) == 1
+    logged = [log.user_message for log in instance.all_logs(result.run_id) if log.level == WARNING]
+    assert any("skipped: " in line and "bad.csv" in line for line in logged)
 
 
 def test_a_wrong_configuration_is_not_retried(digits: Digits, instance: dg.DagsterInstance) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,15 @@ def test_an_interrupted_run_is_retried_and_goes_on(digits: Digits) -> None:
     assert actions(state.result()) == RESUMED
 
 
+def test_skipped_files_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    state = run(Digits.one_of_two_files(tmp_path))
+    assert state.is_completed()
+    assert "1 skipped" in str(state.message)
+    assert "bad.csv" in artifacts(state)["sadih-some-digits-run"]
+    warned = [found.getMessage() for found in caplog.records if found.levelname == "WARNING"]
+    assert any("skipped: " in line and "bad.csv" in line for line in warned)
+
+
 def test_a_wrong_configuration_is_not_retried(digits: Digits) -> None:
     state = run(digits, "model.n_bitz=3")
     assert state.is_failed()
@@ -134,10 +143,11 @@ def command_line(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.send_signal(signal.SIGINT)
-        try:
-            process.wait(300)
-        finally:
-            process.kill()
+        # A server that has once said "database is locked" can leave the runner waiting for it.
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        process.kill()
+        process.wait()
 
 
 def test_a_cancelled_flow_stops_the_command(digits: Digits) -> None:

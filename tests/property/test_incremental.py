@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sadih_dask import SADIH
 from tests.support.datasets import blobs, tagged_blobs
-from tests.support.models import QUICK, same_model
+from tests.support.models import CHOSEN, QUICK, same_model
 
 few = settings(max_examples=8, deadline=None)
 encoders = st.sampled_from(["auto", "ridge", "posterior"])
@@ -43,8 +43,8 @@ def learn(first: SADIH, X: Any, y: Any, cuts: list[int]) -> SADIH:
 @given(shuffled(), encoders, st.lists(st.integers(20, 60), max_size=4))
 def test_partial_fit_is_a_fit_on_everything(rows: Any, encoder: str, cuts: list[int]) -> None:
     X, y = rows
-    found = learn(model(encoder=encoder), X, y, cuts)
-    same_model(found, model(encoder=encoder).fit(X, y), X)
+    found = learn(model(encoder=encoder, **CHOSEN), X, y, cuts)
+    same_model(found, model(encoder=encoder, **CHOSEN).fit(X, y), X)
 
 
 @few
@@ -52,10 +52,10 @@ def test_partial_fit_is_a_fit_on_everything(rows: Any, encoder: str, cuts: list[
 def test_forget_is_a_fit_without(rows: Any, encoder: str, start: int, stop: int) -> None:
     X, y = rows
     kept = np.r_[0:start, stop:60]
-    found = model(encoder=encoder).fit(X, y)
+    found = model(encoder=encoder, **CHOSEN).fit(X, y)
     if stop > start:
         found.forget(X[start:stop], y[start:stop])
-    same_model(found, model(encoder=encoder).fit(X[kept], y[kept]), X)
+    same_model(found, model(encoder=encoder, **CHOSEN).fit(X[kept], y[kept]), X)
 
 
 @pytest.mark.parametrize("encoder", ["orthogonal", "lemma"])

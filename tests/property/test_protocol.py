@@ -507,6 +507,17 @@ BROKEN = {
     ),
 }
 
+SHOWN_BY = {
+    "the root is read before the listing": 70,
+    "collecting leaves the root alone": 160,
+    "what is pending is collected": 98,
+    "what was given up is committed": 85,
+    "rows of another form stay on their way": 101,
+    "a compaction undoes deletions": 165,
+    "only the latest root is looked at for a lost answer": 1253,
+}
+"""The first seeds that do, which are tried first: others take up to half a minute to find."""
+
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_protocol_is_found_out(
@@ -524,7 +535,7 @@ def test_a_broken_protocol_is_found_out(
     )
 
     def try_all() -> None:
-        for seed in range(3000):
+        for seed in range(SHOWN_BY.get(broken, 0), 3000):
             interleave(place, seed, MAKES[seed % len(MAKES)])
 
     with pytest.raises(AssertionError, match=r"seed \d+: "):

@@ -56,7 +56,13 @@ class Writing(Stage):
 
 class Ingest(Writing):
     name, title, shared = "ingest", "", 1000
-    outputs: ClassVar = {"n_rows": 1, "n_queries": 0, "database": "", "queries": None}
+    outputs: ClassVar = {
+        "n_rows": 1,
+        "n_queries": 0,
+        "database": "",
+        "queries": None,
+        "classes": (),
+    }
 
 
 class Fit(Writing):

@@ -23,6 +23,8 @@ import pytest
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
+from sadih_dask.cluster.nanny import forked_workers
+
 ROOT = Path(__file__).parents[2]
 DASK = Path(sys.executable).with_name("dask")
 PATIENCE = 180.0
@@ -62,8 +64,9 @@ def local_cluster(n_workers: int) -> Iterator[LocalCluster]:
 
     Port 0 is any free one, so that modules can run side by side.
     """
+    patient = {"distributed.scheduler.no-workers-timeout": "60s"}
     with (
-        dask.config.set({"distributed.scheduler.no-workers-timeout": "60s"}),
+        dask.config.set({**patient, **forked_workers()}),
         LocalCluster(
             n_workers=n_workers,
             threads_per_worker=1,
@@ -71,6 +74,7 @@ def local_cluster(n_workers: int) -> Iterator[LocalCluster]:
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
             memory_limit="2GiB",
+            env=dict(os.environ),
         ) as found,
     ):
         yield found
@@ -155,7 +159,8 @@ class DaskProcesses:
         """Start one more worker, without waiting for it; see `wait`."""
         words = ["--scheduler-file", str(self.scheduler_file), "--nthreads", str(self.threads)]
         words += ["--memory-limit", memory_limit or self.memory_limit, "--nworkers", "1"]
-        words += ["--nanny" if (self.nanny if nanny is None else nanny) else "--no-nanny"]
+        forked = ["--nanny", "--preload-nanny", "sadih_dask.cluster.nanny"]  # as deployments do
+        words += forked if (self.nanny if nanny is None else nanny) else ["--no-nanny"]
         words += ["--local-directory", str(self.folder / f"spill-{len(self._started)}")]
         worker = self._start("worker", *words, *flags)
         self.workers.append(worker)

@@ -20,6 +20,7 @@ from sadih_dask import SADIH, FeatureStore
 from sadih_dask.jobs.evaluate import Collection, look_closer, measure
 from sadih_dask.report import figures
 from sadih_dask.report.page import Retrieval, drawings, render
+from tests.support.models import GIVEN
 
 LENGTHS = (8, 16, 32, 64)
 HOSTILE = (
@@ -47,7 +48,7 @@ def digits() -> Retrieval:
             )
             for name, rows in zip(("database", "queries"), halves, strict=True)
         )
-        model = SADIH(n_bits=LENGTHS[-1], anchors=300).fit(database)
+        model = SADIH(n_bits=LENGTHS[-1], anchors=300, **GIVEN).fit(database)
         rows = Collection(queries, database)
         return look_closer(model, rows, measure(model, rows, LENGTHS))
 

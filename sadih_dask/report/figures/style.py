@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +40,8 @@ INCHES: dict[Width, float] = {"page": 7.0, "column": 3.5}
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.8)), (0, (5, 1.5, 1, 1.5)), (0, (1.2, 1.4)), (0, (9, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 FONT = "DejaVu Sans"
+POINTS = 72
+"""An inch, in vector graphics."""
 LONGEST_NAME = 40
 
 RC: Any = {
@@ -121,11 +123,36 @@ class Drawing:
             return self.paint(width or ("page" if self.wide else "column"))
 
     def to_bytes(self, kind: Format, width: Width | None = None) -> bytes:
-        """Return the figure as a file."""
-        buffer = io.BytesIO()
-        with styled():
-            self.figure(width).savefig(buffer, format=kind, metadata=_METADATA[kind])
-        return buffer.getvalue()
+        """Return the figure as a file; asked for again, it is not drawn again."""
+        wanted = kind, width or ("page" if self.wide else "column")
+        if wanted not in self._files:
+            buffer = io.BytesIO()
+            with styled():
+                self._arranged(wanted[1]).savefig(buffer, format=kind, metadata=_METADATA[kind])
+            self._files[wanted] = buffer.getvalue()
+        return self._files[wanted]
+
+    @cached_property
+    def _files(self) -> dict[tuple[Format, Width], bytes]:
+        return {}
+
+    @cached_property
+    def _figures(self) -> dict[Width, Figure]:
+        return {}
+
+    def _arranged(self, width: Width) -> Figure:
+        """The figure with its labels in place, once for all formats.
+
+        Saving would draw everything in vain first, to find the places, and for each format anew.
+        """
+        if width not in self._figures:
+            figure = self.paint(width)
+            if (engine := figure.get_layout_engine()) is not None:
+                figure.dpi = POINTS  # as SVG and PDF are drawn
+                engine.execute(figure)
+                figure.set_layout_engine(None)
+            self._figures[width] = figure
+        return self._figures[width]
 
     def svg(self, width: Width | None = None) -> str:
         """Return the figure as an SVG document with outlined text."""

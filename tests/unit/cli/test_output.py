@@ -1,14 +1,17 @@
 """What is printed: names cannot steer the terminal, errors name the options of the command."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
 
 import sadih_dask.cli
-from sadih_dask.cli import commands
-from sadih_dask.cli.output import complain, echo, in_options
+from sadih_dask.cli import commands, output
+from sadih_dask.cli.output import Bar, complain, echo, in_options
+from sadih_dask.compute.run import Steps, heard_in, nobody, reporting
 from sadih_dask.errors import Argument, ConflictError, Remedy
 
 
@@ -70,3 +73,43 @@ def test_there_is_one_place_that_prints() -> None:
         }
         assert "print" not in calls, path
         assert "click.echo" not in calls or path.name == "output.py", path
+
+
+@pytest.mark.parametrize("name", [None, *commands.list_commands(click.Context(commands))])
+def test_help_does_not_wait_for_libraries(name: str | None) -> None:
+    """Of what takes long to import, NumPy alone may be there: defaults of parameters need it."""
+    words = ["sadih", *([] if name is None else [name]), "--help"]
+    heavy = {"scipy", "sklearn", "numba", "dask", "distributed", "matplotlib", "zarr", "pandas"}
+    program = (
+        f"import sys, atexit; sys.argv = {words!r}\n"
+        "from sadih_dask.cli import main\n"
+        f"atexit.register(lambda: print('imported', *({heavy!r} & set(sys.modules))))\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: sadih" in done.stdout
+    assert done.stdout.splitlines()[-1].strip() == "imported"
+
+
+def test_a_brief_stage_leaves_no_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Bar("Scanning"):
+        heard_in(10)(10, 10)
+        Steps(3, "Solving").end()
+        monkeypatch.setattr(output, "SECONDS_BETWEEN_LINES", 0.0)
+        steps = Steps(4, "Choosing")
+        steps()
+        steps()
+        steps.end()
+        steps()  # more than were announced
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" (")[0] for line in lines] == [
+        "Scanning: 10 of 10 rows",
+        *(f"Choosing: {done} of 4 steps" for done in (1, 2, 4)),
+    ]
+    assert " left" in lines[1]
+    Steps(1, "nobody hears of it")()
+    with reporting(nobody):
+        Steps(1, "nor does this one")()

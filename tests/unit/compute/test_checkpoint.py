@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,14 @@ def stop_after(place: Checkpoint, n_parts: int = 4) -> Callable[[int, int], None
     return progress
 
 
+@contextmanager
+def stopped() -> Iterator[None]:
+    """Expect that a pass is stopped, and wait for tasks that still run."""
+    threads = dask.config.get("num_workers")
+    with ThreadPoolExecutor(threads) as pool, dask.config.set(pool=pool), pytest.raises(Stop):
+        yield
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     """Rows that no test changes."""
@@ -75,9 +84,8 @@ def rows_of(path: Path) -> tuple[int, int]:
 
 
 def interrupted(store: FeatureStore, place: Checkpoint, **other: Any) -> int:
-    """Interrupt a fit, wait for tasks that still run, and return how many rows are finished."""
-    threads = dask.config.get("num_workers")
-    with ThreadPoolExecutor(threads) as pool, dask.config.set(pool=pool), pytest.raises(Stop):
+    """Interrupt a fit and return how many rows are finished."""
+    with stopped():
         SADIH(**{**FEW, **other}).fit(store, checkpoint=place, progress=stop_after(place))
     return sum(last - first for first, last in map(rows_of, files(place)))
 
@@ -174,7 +182,7 @@ def test_new_rows_of_a_store_that_was_learned_before(tmp_path: Path, place: Chec
     model.save(tmp_path / "model")
     store.append(*rows(10 * NODE, 5, seed=1))
     expected = SADIH.load(tmp_path / "model").fit(store)
-    with pytest.raises(Stop):
+    with stopped():
         model.fit(store, checkpoint=place, progress=stop_after(place))
     with counted_reads() as counts:
         model.fit(store, checkpoint=place)
@@ -267,6 +275,7 @@ DAMAGE: dict[str, Callable[[Path, Path], object]] = {
     "no archive": lambda part, _: part.write_bytes(b"statistics, honestly" * 100),
     "another part": lambda part, other: part.write_bytes(other.read_bytes()),
     "a folder": lambda part, _: (part.unlink(), part.mkdir()),
+    "a link": lambda part, _: part.symlink_to(part.rename(part.with_name("elsewhere"))),
 }
 
 

@@ -271,7 +271,7 @@ def test_codes_of_another_model_are_refused(problem, tmp_path: Path) -> None:
     model, (X, y, Q, z) = problem
     rows = FeatureStore.create(tmp_path / "f", X, y)
     codes = CodeStore.create(tmp_path / "c", model.transform(X), n_bits=N_BITS, model="other")
-    with pytest.raises(InputError, match="encode the database with it first"):
+    with pytest.raises(InputError, match="Encode the rows with this one first"):
         evaluate_model(model, (Q, z), rows, codes=codes)
     with pytest.raises(LabelError, match="pass the database that holds them"):
         evaluate_model(model, (Q, z), codes=codes)

@@ -5,14 +5,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
 import numpy as np
+import psutil
 import pytest
 from dask.utils import parse_bytes
 
 from sadih_dask import SADIH, FeatureStore
+from sadih_dask.compute import memory
 from sadih_dask.compute.memory import INTERPRETER, SMALLEST_BLOCK, plan_scan
 from sadih_dask.errors import MemoryPlanError, SadihError
 from sadih_dask.ingest.synthetic import generate
@@ -61,8 +64,8 @@ def test_a_refusal_names_predicted_allowed_and_a_block_that_fits(
         message = str(refused.value)
         found = re.fullmatch(
             r"the scan was not started: predicted peak ([\d.]+ \w+) a process: .*, but "
-            rf"{limit}.00 MiB are allowed \(dask configuration 'sadih.memory-limit'\). "
-            r"block_rows=(\d+) would fit",
+            rf"{limit}.00 MiB are allowed: memory_limit, or sadih.memory-limit in Dask's "
+            r"configuration, says so. block_rows=(\d+) would fit. Or raise that limit",
             message,
         )
         assert found, message
@@ -80,6 +83,21 @@ def test_no_block_is_small_enough(store: FeatureStore) -> None:
         pytest.raises(MemoryPlanError, match=r"No block size fits, because statistics of 256 feat"),
     ):
         SADIH(anchors=None).fit(store)
+
+
+def test_a_refusal_says_where_the_limit_comes_from(
+    store: FeatureStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = SADIH(anchors=None)
+    monkeypatch.setattr(memory, "MEMORY_LIMIT", 100 * 2**20)
+    with pytest.raises(MemoryPlanError, match=r"100.00 MiB are allowed: the memory of this mach"):
+        model.fit(store)
+    monkeypatch.undo()
+    free = SimpleNamespace(available=-psutil.Process().memory_info().rss + 200 * 2**20)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: free)
+    expected = r"are allowed: what is free of the .* of this machine now.*end other programs"
+    with pytest.raises(MemoryPlanError, match=expected):
+        model.fit(store)
 
 
 def test_a_refused_model_is_what_it_was(store: FeatureStore) -> None:

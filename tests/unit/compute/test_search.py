@@ -12,6 +12,7 @@ import pytest
 import zarr
 
 from sadih_dask import CodeStore, search
+from sadih_dask.compute.search import rescore
 from sadih_dask.compute.tree import plan_grid
 from sadih_dask.errors import ConflictError, DtypeError, InputError
 from sadih_dask.jobs.search import write_results
@@ -276,3 +277,33 @@ def test_result_files_are_not_overwritten_by_accident(codes, tmp_path: Path) -> 
     with pytest.raises(InputError, match="no settled type"):
         write_results(nearest, tmp_path / "t.zarr")
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("bitorder", ["little", "big"])
+def test_a_shortlist_is_ordered_as_a_search_with_weights_orders_all(codes, tmp_path, bitorder):
+    scores = np.random.default_rng(3).normal(size=(9, N_BITS))
+    database = codes[0] if bitorder == "little" else _mirrored(codes[0])
+    store = store_of(tmp_path / "c", database, bitorder=bitorder, ids=np.arange(4000) + 7)
+    whole = search(store, pack(scores), 6, projections=scores, bitorder="little")
+    everything = np.random.default_rng(4).permuted(np.tile(np.arange(4000), (9, 1)), axis=1)
+    for given in (everything, np.hstack([whole.rows[:, ::-1], everything[:, :3]])):
+        found = rescore(store, given, 6, projections=scores)
+        np.testing.assert_array_equal(found.rows, whole.rows)
+        np.testing.assert_array_equal(found.distances, whole.distances)
+        np.testing.assert_array_equal(found.ids, whole.ids)
+    again = rescore(codes[0], everything, 6, projections=scores)
+    np.testing.assert_array_equal(again.rows, whole.rows)
+
+
+def _mirrored(codes: np.ndarray) -> np.ndarray:
+    return np.packbits(np.unpackbits(codes, axis=1, bitorder="little"), axis=1)
+
+
+def test_a_shortlist_must_be_rows_and_long_enough(codes):
+    scores = np.random.default_rng(3).normal(size=(2, N_BITS))
+    with pytest.raises(InputError, match=r"query 1 has fewer than k=3"):
+        rescore(codes[0], [[5, 1, 2], [4, -1, 3]], 3, projections=scores)
+    with pytest.raises(InputError, match="not rows of 4,000 codes"):
+        rescore(codes[0], [[5, 1], [4, 4000]], 1, projections=scores)
+    with pytest.raises(InputError, match=r"candidates of shape \(2, 2\) .* at least k"):
+        rescore(codes[0], [[5, 1], [4, 3]], 3, projections=scores)

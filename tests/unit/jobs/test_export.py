@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from sadih_dask import CodeStore, search
 from sadih_dask.errors import InputError
 from sadih_dask.jobs import export
 from sadih_dask.jobs.export import export_faiss
+from sadih_dask.retrieval.codes import pack, unpack
 from tests.support.rankings import naive_distances, random_codes
 
 faiss = pytest.importorskip("faiss")
@@ -121,3 +124,94 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(InputError, match=r"pip install 'sadih-dask\[faiss\]'"):
         export_faiss(store, tmp_path / "i")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c", "e"]
+
+
+@pytest.fixture(params=["integers", "text", "none"])
+def named_store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch) -> CodeStore:
+    monkeypatch.setattr(export, "BLOCK_ROWS", 256)
+    codes = random_codes(np.random.default_rng(0), 700, 20)
+    names = {
+        "integers": 10_000 - np.arange(700),
+        "text": np.array([f'dök, "{row}"' for row in range(700)]),
+        "none": None,
+    }[request.param]
+    place = tmp_path / "named"
+    return CodeStore.create(place, codes, n_bits=20, model="m", ids=names, chunk_rows=100)
+
+
+def names_of(store: CodeStore) -> list[object]:
+    return store.read("ids").tolist() if "ids" in store.arrays else list(range(store.n_rows))
+
+
+@pytest.mark.parametrize("bitorder", ["little", "big"])
+def test_parquet_has_ids_codes_and_how_they_are_packed(named_store, tmp_path, bitorder):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    done = export.export(named_store, tmp_path / "c.parquet", bitorder=bitorder)
+    table = parquet.read_table(done.path)
+    about = json.loads(table.schema.metadata[b"sadih"])
+    assert about == {"n_bits": 20, "bitorder": bitorder, "model": "m"}
+    assert str(table.schema.field("code").type) == "fixed_size_binary[3]"
+    assert table["id"].to_pylist() == names_of(named_store)
+    packed = np.frombuffer(b"".join(table["code"].to_pylist()), np.uint8).reshape(-1, 3)
+    bits = np.unpackbits(packed, axis=1, count=20, bitorder=bitorder)
+    np.testing.assert_array_equal(bits, unpack(named_store.read("codes"), 20))
+
+
+def test_numpy_has_the_bytes_and_the_ids_beside(named_store, tmp_path):
+    done = export.export(named_store, tmp_path / "c.npy")
+    np.testing.assert_array_equal(np.load(done.path), named_store.read("codes"))
+    if done.ids is None:
+        assert "ids" not in named_store.arrays
+    else:
+        assert np.load(done.ids).tolist() == names_of(named_store)
+
+
+def test_text_is_what_bit_n_of_postgresql_takes(named_store, tmp_path):
+    done = export.export(named_store, tmp_path / "c.csv")
+    with done.path.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["id", "code"]
+    assert [name for name, _ in rows] == [str(name) for name in names_of(named_store)]
+    values = [int(text, 2) for _, text in rows]  # as PostgreSQL reads it: the first bit is highest
+    assert {len(text) for _, text in rows} == {20}
+    found = [(values[0] ^ value).bit_count() for value in values]
+    codes = named_store.read("codes")
+    np.testing.assert_array_equal(found, naive_distances(codes[:1], codes)[0])
+
+
+@pytest.mark.parametrize("form", ["faiss", "usearch"])
+def test_an_index_finds_ids_or_rows_with_their_names_beside(named_store, tmp_path, form):
+    queries = random_codes(np.random.default_rng(1), 5, 20)
+    done = export.export(named_store, tmp_path / f"c.{form}")
+    if form == "faiss":
+        distances, found = faiss.read_index_binary(str(done.path)).search(queries, 7)
+    else:
+        restored = pytest.importorskip("usearch.index").Index.restore(str(done.path))
+        answer = restored.search(queries, 7, exact=True)
+        distances, found = answer.distances, answer.keys.astype(np.int64)
+    ours = search(named_store, queries, 7)
+    np.testing.assert_array_equal(distances, ours.distances)
+    names = np.asarray(names_of(named_store))
+    text = names.dtype.kind == "U"
+    assert (done.ids is not None) == text
+    known = {name: row for row, name in enumerate(names.tolist())}
+    results = np.load(done.ids)[found] if text else found
+    rows = np.vectorize(known.get)(results)
+    pairs = naive_distances(queries, named_store.read("codes"))
+    np.testing.assert_array_equal(np.take_along_axis(pairs, rows, axis=1), distances)
+
+
+def test_numpy_in_big_order_is_what_sentence_transformers_makes_and_searches(tmp_path):
+    scores = np.random.default_rng(2).normal(size=(300, 64)).astype("f4")
+    store = CodeStore.create(tmp_path / "c", pack(scores), n_bits=64, model="m")
+    done = export.export(store, tmp_path / "c.npy", bitorder="big")
+    ubinary = np.packbits(scores > 0).reshape(len(scores), -1)  # quantize_embeddings, "ubinary"
+    np.testing.assert_array_equal(np.load(done.path), ubinary)
+    index = faiss.IndexBinaryFlat(64)  # semantic_search_faiss, corpus_precision="ubinary"
+    index.add(np.load(done.path))
+    assert index.search(ubinary[:9], 1)[1].ravel().tolist() == list(range(9))
+
+
+def test_options_of_an_index_are_refused_elsewhere(named_store, tmp_path):
+    with pytest.raises(InputError, match=r"n_lists: of an index of FAISS, and .*c.npy is none"):
+        export.export(named_store, tmp_path / "c.npy", n_lists=4)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sklearn.exceptions import NotFittedError
 
 from sadih_dask import SADIH
 from sadih_dask.errors import DtypeError, InputError, LabelError, NonFiniteError, SadihError
+from sadih_dask.learning.sample import Sample
 from tests.support.datasets import blobs, tagged_blobs
 from tests.support.models import QUICK
 
@@ -271,6 +273,8 @@ def test_features_that_were_never_learned_cannot_be_forgotten_where_it_shows(
         fitted.forget(X[one_class] + 1.0, Y1[one_class])
     with pytest.raises(InputError, match=r"sums that no rows could have|negative eigenvalues"):
         fitted.forget(X[:5] * 50.0, Y1[:5])  # further out than all rows together
+    with pytest.raises(InputError, match=r"at least 5 of the rows .* are not among those"):
+        fitted.forget(X[:5] + 1e-9, Y1[:5])
     assert vars(fitted) == before
     fitted.forget(X[one_class], Y1[one_class])
 
@@ -280,6 +284,8 @@ def test_a_gram_matrix_that_no_rows_have_is_an_error_with_words() -> None:
     labels = np.arange(40) % 2
     rows = np.column_stack([along, along + 0.1 * across])
     fitted = model(ridge=0.0).fit(rows, labels)
+    # A model of an earlier format has no rows to compare with.
+    fitted.statistics_ = replace(fitted.statistics_, sample=Sample.empty(2))
     turned = rows[:12] * [0.5, -0.5]  # no column scatters too much, but a direction does
     with pytest.raises(InputError, match=r"negative eigenvalues.*never been put in"):
         fitted.forget(turned, labels[:12])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from sadih_dask import SADIH
+from sadih_dask import SADIH, search
+from sadih_dask.errors import InputError
 from sadih_dask.retrieval.codes import distances, pack, unpack
 from tests.support.datasets import blobs, tagged_blobs
 from tests.support.models import QUICK, same_model
@@ -327,3 +328,33 @@ def test_features_without_any_information_give_one_code(encoder: str, anchors: i
     X = np.full((60, 3), 7.25)
     model = fitted(X, y, encoder=encoder, anchors=anchors)
     assert len(np.unique(model.transform(X), axis=0)) == 1
+
+
+@pytest.mark.parametrize("bitorder", ["little", "big"])
+def test_one_call_from_features_to_ids(tmp_path, bitorder) -> None:
+    X, y = blobs(300, 12)
+    model = SADIH(n_bits=11, anchors=None, n_init=1).fit(X, y)
+    names = np.array([f"row {k}" for k in range(300)])
+    codes = model.encode(X, tmp_path / "codes", ids=names, bitorder=bitorder)
+    found = model.search(codes, X[:5], 7)
+    scores = model.project(X[:5])
+    expected = search(codes, pack(scores), 7, projections=scores, bitorder="little")
+    assert np.array_equal(found.rows, expected.rows)
+    assert np.array_equal(found.ids, names[found.rows])
+    assert np.array_equal(model.search(codes, X[2], 7).ids, found.ids[2:3])
+    packed = model.transform(X, bitorder=bitorder)
+    in_memory = model.search(packed, X[:5], 7, bitorder=bitorder)
+    assert np.array_equal(in_memory.rows, found.rows)
+    counted = model.search(codes, X[:5], 7, symmetric=True)
+    assert np.array_equal(counted.rows, search(codes, codes, 7).rows[:5])
+    frame = found.to_pandas(["a", "b", "c", "d", "e"])
+    assert frame.columns.tolist() == ["query", "rank", "id", "row", "distance"]
+    assert frame["query"].tolist() == [q for q in "abcde" for _ in range(7)]
+    assert frame["id"].tolist() == found.ids.reshape(-1).tolist()
+    near = search(codes, codes, radius=1)
+    assert near.to_pandas()["query"].tolist() == np.repeat(np.arange(300), near.counts).tolist()
+    other = SADIH(n_bits=11, anchors=None, n_init=1, random_state=1).fit(X[:200], y[:200])
+    with pytest.raises(InputError, match="codes of two models cannot be compared"):
+        other.search(codes, X[:5])
+    with pytest.raises(InputError, match="features"):
+        model.search(codes, X[0, :5])

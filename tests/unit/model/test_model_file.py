@@ -218,7 +218,7 @@ def test_a_folder_that_does_not_exist(tmp_path: Path, small: SADIH) -> None:
 def test_models_without_sampled_rows_are_read_and_solved(tmp_path: Path) -> None:
     """Format version 3: nothing to choose by, so what was not asked for is not chosen."""
     X, y = blobs(60)
-    fitted = SADIH(n_bits=8, anchors=None, ridge=1e-3, openness=0.0, **QUICK).fit(X, y)
+    fitted = SADIH(n_bits=8, anchors=None, **QUICK).fit(X, y)
     fitted.save(tmp_path / "m")
     meta, arrays = read_archive(tmp_path / "m", KIND, VERSION)
     kept = {name: a for name, a in arrays.items() if not name.startswith("sample.")}

@@ -30,7 +30,13 @@ def test_the_docstring_says_every_parameter() -> None:
 
 
 def test_what_is_decided_by_the_scan() -> None:
-    assert set(DECIDED_BY_THE_SCAN) == {"anchors", "sigma", "block_rows", "random_state"}
+    assert set(DECIDED_BY_THE_SCAN) == {
+        "anchors",
+        "sigma",
+        "sample_rows",
+        "block_rows",
+        "random_state",
+    }
 
 
 def test_codes_that_would_take_hours_are_refused_before_any_work() -> None:

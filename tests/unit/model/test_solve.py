@@ -10,7 +10,7 @@ from sadih_dask import SADIH
 from sadih_dask.model.parameters import PARAMETERS
 from sadih_dask.model.solve import Family, learn
 from tests.support.datasets import blobs, tagged_blobs
-from tests.support.models import QUICK
+from tests.support.models import CHOSEN, QUICK
 
 MEMBERS = [
     (0.01, 0.1, 1e-3, "l21", "exact"),
@@ -36,7 +36,7 @@ def test_members_of_a_family_have_the_bits_of_a_solve(
     multi_label: bool, n_bits: int, encoder: Any
 ) -> None:
     X, y = noisy(multi_label)
-    shared = SADIH(n_bits=n_bits, encoder=encoder, anchors=None, **QUICK)
+    shared = SADIH(n_bits=n_bits, encoder=encoder, anchors=None, **{**QUICK, **CHOSEN})
     statistics = shared.fit(X, y).statistics_
     assert statistics is not None
     family = Family(shared, statistics, 3, None)

@@ -13,6 +13,7 @@ from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.rows import ArrayRows
 from sadih_dask.report.code_statistics import (
     BitCounts,
+    Buckets,
     gather,
     pictured,
     spread_of,
@@ -95,3 +96,19 @@ def test_pictures_know_what_is_right(tmp_path: Path) -> None:
     shown = pictured(several, chosen, several, found, ["ant", "bee"])
     assert shown.relevant.tolist() == [[True, True]]
     assert shown.names == ("ant, bee",)
+
+
+def test_equal_codes_and_constant_bits() -> None:
+    packed = codes(50, 1)
+    packed[:7] = packed[20]
+    found = Buckets.of(DatabaseCodes.in_memory(packed, N_BITS))
+    assert found is not None
+    distinct = {row.tobytes() for row in packed}
+    most = max(sum(row.tobytes() == one for row in packed) for one in distinct)
+    assert (found.n_rows, found.n_distinct, found.largest) == (50, len(distinct), most)
+    assert most >= 8
+    assert found.seconds > 0
+    assert Buckets.of(DatabaseCodes.in_memory(packed[:0], N_BITS)) is None
+    assert not len(BitCounts.of_block(packed, N_BITS).constant)
+    packed[:, 0] = packed[:, 0] & ~np.uint8(0b100) | np.uint8(0b1)
+    assert BitCounts.of_block(packed, N_BITS).constant.tolist() == [0, 2]

@@ -12,6 +12,7 @@ from sadih_dask import SADIH, FeatureStore, evaluate_model, search
 from sadih_dask.errors import InputError
 from sadih_dask.report.explore import Comparison, show_neighbours
 from sadih_dask.retrieval.evaluation import Protocols
+from sadih_dask.retrieval.nearest import Neighbours
 from tests.support.reports import groups, n_points, texts
 
 LENGTHS = (4, 12)
@@ -97,6 +98,19 @@ def test_pictures_of_what_was_found(tmp_path) -> None:
     assert len(groups(found, r"(right|wrong)-\d-\d")) == 6
     assert len(groups(found, "wrong-0-0")) == 1
     assert "✗ 0 (cat)" in texts(found)
+
+
+def test_pictures_in_arrays() -> None:
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 255, (12, 8, 8), dtype=np.uint8)
+    names = np.array(["cat", "dog", "eel"])[np.arange(12) % 3]
+    rows = np.array([[0, 1], [4, 6]])
+    found = Neighbours(rows, np.array([[0.0, 1.25], [0.5, 2.0]]), rows)
+    drawing = show_neighbours(found, (pictures[:2], names[:2]), None, (pictures, names))
+    assert "cat: 1 of 2 right; dog: 1 of 2 right" in drawing.alt
+    assert drawing.svg()
+    with pytest.raises(InputError, match="2 queries were searched for, and 1 rows"):
+        show_neighbours(found, (pictures, names), [3], (pictures, names))
 
 
 def test_what_cannot_be_pictured_is_refused(tmp_path) -> None:

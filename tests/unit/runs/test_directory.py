@@ -320,10 +320,24 @@ def test_links_in_a_run_directory_lead_nowhere(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"'artefacts' is a symbolic link"):
         directory.artefact("fit", "c").begin()
     assert sorted(tmp_path.glob("elsewhere/*/*")) == before
+    with pytest.raises(FormatError, match=r"'artefacts' is a symbolic link"):
+        directory.artefact("fit", "a").url("file")
     (tmp_path / "runs/latest").unlink()
     (tmp_path / "runs/latest").symlink_to(tmp_path / "elsewhere" / first)
     with pytest.raises(IntegrityError, match=r"latest leads to .* no run of this directory"):
         directory.latest()
+
+
+def test_whoever_writes_into_an_artefact_by_himself_meets_no_links(tmp_path: Path) -> None:
+    made = artefact(RunDirectory(tmp_path / "runs"), "report", "a")
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "runs" / made.folder / "figures"
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FormatError, match="/figures' is a symbolic link"), made.local_folder():
+        pytest.fail("the folder was handed out")
+    link.unlink()
+    with made.local_folder() as folder:
+        assert folder == link.parent
 
 
 @pytest.mark.parametrize(
