@@ -36,18 +36,23 @@ def now() -> str:
 
 @dataclass
 class StageRecord:
-    """One stage of a run: what was done, why, and how much."""
+    """One stage of a run: what was done, why, and how much.
+
+    processor_seconds   of this process; those of workers elsewhere are not among them
+    """
 
     name: str
     action: Action
     reason: str
     fingerprint: str | None = None
     seconds: float = 0.0
+    processor_seconds: float = 0.0
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
-        found = {**vars(self), **self.facts, "seconds": round(self.seconds, 3)}
+        times = {name: round(getattr(self, name), 3) for name in ("seconds", "processor_seconds")}
+        found = {**vars(self), **self.facts, **times}
         return {name: value for name, value in found.items() if name != "facts"}
 
 

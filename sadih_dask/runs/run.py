@@ -135,7 +135,7 @@ class _Work:
                 self._note(StageRecord(stage.name, "reused", "nothing has changed", key))
                 continue
             self._begin()
-            began = time.perf_counter()  # without starting a cluster
+            began = time.perf_counter(), time.process_time()  # without starting a cluster
             told(f"[{number}/{len(wanted)}] {stage.name}")
             made = stage.work(self.context, self._begin_artefact(artefact))
             self.context.outputs[stage.name] = made.outputs
@@ -143,8 +143,8 @@ class _Work:
             key = self._renew_key(stage, artefact)
             self.directory.check_unmoved(self.seen)  # or else some of it may be gone
             self.context.artefacts[stage.name].finish(made.outputs, made.facts)
-            seconds = time.perf_counter() - began
-            self._note(StageRecord(stage.name, "done", "", key, seconds, made.facts))
+            times = time.perf_counter() - began[0], time.process_time() - began[1]
+            self._note(StageRecord(stage.name, "done", "", key, *times, made.facts))
 
     def _able(self) -> Iterator[Stage]:
         """Stages that are asked for; one that lacks a package is refused, or left out aloud."""
