@@ -145,15 +145,17 @@ def reduce_pairs(
     database: Database,
     n_queries: int,
     queries: Callable[[range], Any],
+    first_row: int = 0,
 ) -> list[Result]:
-    """Answers for consecutive blocks of queries, each merged over all rows.
+    """Answers for consecutive blocks of queries, each merged over all rows from ``first_row`` on.
 
     ``queries(block)`` cuts out the queries of a block, as the question takes them.
     """
     tasks = Tasks("compare", database.local)
     most = max(1, PARTIAL_BYTES // question.bytes_per_query)
     threads = total_threads(database.local)
-    blocks, ranges = plan_grid(n_queries, database.n_rows, database.chunk_rows, most, threads)
+    n_rows = database.n_rows - first_row
+    blocks, ranges = plan_grid(n_queries, n_rows, database.chunk_rows, most, threads)
     asked, source = tasks.share(question, "question"), tasks.share(database, "database")
     step = len(ranges) if database.local else -(-len(blocks) * len(ranges) // MOST_DELIVERIES)
     tops: list[Any] = []
@@ -161,8 +163,8 @@ def reduce_pairs(
     for i, block in enumerate(blocks):
         some = tasks.share(queries(block), "queries")
         parts = [
-            tasks.add((i, j), _answer, asked, source, some, rows.start, rows.stop)
-            for j, rows in enumerate(ranges)
+            tasks.add((i, j), _answer, asked, source, some, first_row + start, first_row + stop)
+            for j, (start, stop) in enumerate((rows.start, rows.stop) for rows in ranges)
         ]
         for first in range(0, len(parts), step):
             tops.append(tasks.fold(parts[first : first + step], _merge, asked))
