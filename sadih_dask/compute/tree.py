@@ -155,7 +155,8 @@ def reduce_pairs(
     most = max(1, PARTIAL_BYTES // question.bytes_per_query)
     threads = total_threads(database.local)
     n_rows = database.n_rows - first_row
-    blocks, ranges = plan_grid(n_queries, n_rows, database.chunk_rows, most, threads)
+    blocks, parts_of_rows = plan_grid(n_queries, n_rows, database.chunk_rows, most, threads)
+    ranges = [range(first_row + part.start, first_row + part.stop) for part in parts_of_rows]
     asked, source = tasks.share(question, "question"), tasks.share(database, "database")
     step = len(ranges) if database.local else -(-len(blocks) * len(ranges) // MOST_DELIVERIES)
     tops: list[Any] = []
@@ -163,8 +164,8 @@ def reduce_pairs(
     for i, block in enumerate(blocks):
         some = tasks.share(queries(block), "queries")
         parts = [
-            tasks.add((i, j), _answer, asked, source, some, first_row + start, first_row + stop)
-            for j, (start, stop) in enumerate((rows.start, rows.stop) for rows in ranges)
+            tasks.add((i, j), _answer, asked, source, some, rows.start, rows.stop)
+            for j, rows in enumerate(ranges)
         ]
         for first in range(0, len(parts), step):
             tops.append(tasks.fold(parts[first : first + step], _merge, asked))

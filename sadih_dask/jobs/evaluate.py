@@ -153,8 +153,10 @@ def _measure_more(
     for length in former.lengths:
         if length.n_bits == model.hash_function_.n_bits:
             known = length.protocols
-            others = {"unseen": known.unseen, "baselines": known.baselines, "absent": known.absent}
-            length = replace(length, protocols=replace(found, **others))
+            own = replace(
+                found, unseen=known.unseen, baselines=known.baselines, absent=known.absent
+            )
+            length = replace(length, protocols=own)
         lengths.append(length)
     return Measured(lengths, counted, former.rows)
 

@@ -134,6 +134,20 @@ class Artefact:
         """Read a file of it."""
         return self.files.read(f"{self.folder}/{name}", OBJECT_BYTES)
 
+    def read_checked(self, name: str) -> bytes | None:
+        """Read a plain file of it; None if it is not as it was when the artefact was finished."""
+        done = self.done()
+        try:
+            data = self.read(name)
+        except FileNotFoundError:
+            return None
+        found = hashlib.sha256(data).hexdigest()
+        return data if done is not None and done["digests"].get(name) == found else None
+
+    def remove(self, name: str) -> None:
+        """Remove a file of it."""
+        self.files.delete(f"{self.folder}/{name}")
+
     def finish(self, outputs: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         """Say that everything is there; ``outputs`` is what later stages go by."""
         record = {"stage": self.stage, "key": self.key, "outputs": outputs, "facts": facts}

@@ -25,7 +25,8 @@ from sadih_dask.runs.record import (
     mean_average_precision,
 )
 from sadih_dask.runs.settings import Gate, Settings
-from sadih_dask.runs.stages import STAGES, Context, Display, Stage
+from sadih_dask.runs.stage import Context, Display, Stage
+from sadih_dask.runs.stages import STAGES
 
 logger = logging.getLogger(__name__)
 

@@ -120,9 +120,7 @@ def _state(folder: Path, record: dict[str, Any]) -> str:
     return f"{said}; {fit.get('refresh', '')}"
 
 
-def _conclude(
-    said: argparse.Namespace, first: float, costs: list[float], constant: float
-) -> None:
+def _conclude(said: argparse.Namespace, first: float, costs: list[float], constant: float) -> None:
     mean, target = float(np.mean(costs)), 0.02 * first + constant
     print(
         f"full run {first:.1f} s; {said.nights} nights of {said.night_rows / said.rows:.1%} new "
