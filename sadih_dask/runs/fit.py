@@ -14,6 +14,7 @@ from sadih_dask.model.methods import load_model, method_named
 from sadih_dask.runs.directory import SCAN, Artefact, key_of
 from sadih_dask.runs.settings import Model, Search, Settings
 from sadih_dask.runs.stage import MODEL, TUNING, Context, Made, Outputs, Stage
+from sadih_dask.stores import FeatureStore
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,8 @@ class Fit(Stage):
                 )
         if used is None:
             return self._made(context, fitted.model, fitted)
-        decision = decide(used, fitted.model, context)
+        stores = context.database, context.asked
+        decision = decide(used, fitted.model, *stores, context.settings)
         if decision["decision"] == "kept":
             return self._keep(context, artefact, used, fitted, decision)
         fitted.model.save(artefact.url(MODEL))
@@ -184,35 +186,28 @@ class Fit(Stage):
         return [found[key][0].url(found[key][1]) for key in ordered]
 
 
-def decide(used: Hasher, new: Hasher, context: Context) -> Outputs:
+def decide(
+    used: Hasher, new: Hasher, database: FeatureStore, queries: FeatureStore, said: Settings
+) -> Outputs:
     """Whether a new model takes the place of the one in use, why, and what that would change."""
-    least, store = context.settings.model.min_gain, context.database
-    change = used.change_in(store)
+    least = said.model.min_gain
+    change = used.change_in(database)
     if change is None or len(change.deleted):
         why = "rows that the model in use has learned from are not there any more"
         return {"decision": "refreshed", "reason": why}
-    if context.queries is None:
-        return {"decision": "refreshed", "reason": "there are no held-out rows to judge by"}
-    max_queries = context.settings.evaluation.max_queries
-    found = compare_models(used, new, context.queries, max_queries)
-    gains = {"gain": found.all_rows, "new_classes": found.new_classes}
-    told = {name: vars(gain) for name, gain in gains.items() if gain is not None and gain.n_queries}
-    changes = {
-        "min_gain": least,
-        **told,
-        "codes_changed": round(found.codes_changed * store.n_rows),
+    found = compare_models(used, new, queries, said.evaluation.max_queries)
+    gains = {"held-out rows": found.all_rows, "held-out rows of new classes": found.new_classes}
+    known = {name: gain for name, gain in gains.items() if gain is not None and gain.n_queries}
+    if not known:
+        return {"decision": "refreshed", "reason": "no held-out row has another of its class"}
+    words = [
+        f"{gain.gain:+.4f} ± {gain.standard_error:.4f} for {gain.n_queries:,} {name}"
+        for name, gain in known.items()
+    ]
+    return {
+        "decision": "refreshed" if found.is_better(least) else "kept",
+        "reason": f"mean average precision {', '.join(words)}; min_gain is {least}",
+        "gain": {name: vars(gain) for name, gain in known.items()},
+        "codes_changed": round(found.codes_changed * database.n_rows),
         "bits_changed": round(found.bits_changed, 4),
     }
-    if not told:
-        return {"decision": "refreshed", "reason": "no held-out row has another of its class"}
-    words = ", ".join(
-        f"{of['gain']:+.4f} ± {of['standard_error']:.4f} {where} ({of['n_queries']:,} queries)"
-        for of, where in (
-            (told.get("gain"), "for held-out rows"),
-            (told.get("new_classes"), "for those of new classes"),
-        )
-        if of is not None
-    )
-    decision = "refreshed" if found.is_better(least) else "kept"
-    why = f"mean average precision {words}; min_gain is {least}"
-    return {"decision": decision, "reason": why, **changes}

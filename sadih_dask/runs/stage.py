@@ -91,6 +91,13 @@ class Context:
         url = self.stores.queries
         return None if url is None else FeatureStore.open(url)
 
+    @property
+    def asked(self) -> FeatureStore:
+        """The queries, where the configuration is sure to have some."""
+        if self.queries is None:
+            raise FormatError("this configuration has no queries")
+        return self.queries
+
     @cached_property
     def model(self) -> Hasher:
         """The model of this run."""
@@ -118,9 +125,7 @@ class Context:
     @property
     def collection(self) -> Collection:
         """What the model is judged on."""
-        if self.queries is None:
-            raise FormatError("this configuration has no queries")
-        return Collection(self.queries, self.database, self.codes)
+        return Collection(self.asked, self.database, self.codes)
 
 
 def source_of(settings: Settings) -> Source:

@@ -170,6 +170,7 @@ def test_a_gate_needs_queries(tmp_path: Path) -> None:
     path = tmp_path / "pipeline.toml"
     path.write_text(FILES)
     assert "[gate] needs queries" in refused(path, "gate.map_min=0.5")
+    assert "[model] needs queries" in refused(path, "model.refresh=when-better")
     assert load(path, ["gate.map_min=0.5", "source.hold_out=0.1"], {}).gate.is_set
     both = ("source.hold_out=0.1", "source.queries.features=q.npy")
     assert "exclude each other" in refused(path, *both)
