@@ -308,12 +308,13 @@ def write_page(
     title: str,
     began: float,
     files: Sequence[Path] = (),
+    notes: Mapping[str, object] | None = None,
 ) -> list[Path]:
-    """Write figures and a report of what was measured; needs matplotlib."""
+    """Write figures and a report of what was measured, with ``notes``; needs matplotlib."""
     found = look_closer(model, rows, lengths)
     drawn = list(drawings(found))
     saved = [path for drawing in drawn for path in drawing.save(folder / FIGURES)]
-    data: dict[str, object] = {"queries": redact(rows.queries.url)}
+    data: dict[str, object] = {"queries": redact(rows.queries.url), **(notes or {})}
     if rows.database is not None:
         data["database"] = redact(rows.database.url)
     page = render(

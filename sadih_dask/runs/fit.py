@@ -137,8 +137,7 @@ class Fit(Stage):
         }
         if said.refresh != "always":
             first = {"decision": "refreshed", "reason": "there is no model of these parameters yet"}
-            facts["refresh"] = decision or first
-            outputs["refresh"] = facts["refresh"]
+            outputs["refresh"] = decision or first
         return Made(outputs, facts)
 
     def _search(self, context: Context, said: Search, artefact: Artefact, target: str) -> Fitted:

@@ -58,7 +58,7 @@ class StageRecord:
 
 @dataclass
 class Record:
-    """The course of one run."""
+    """The course of one run; ``refresh`` is what was decided about the model in use, and why."""
 
     configuration: str
     settings: Mapping[str, Any]
@@ -69,6 +69,7 @@ class Record:
     rows: int | None = None
     queries: int | None = None
     stages: list[StageRecord] = field(default_factory=list)
+    refresh: Mapping[str, Any] | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
     gate: Mapping[str, Any] | None = None
     remarks: list[str] = field(default_factory=list)

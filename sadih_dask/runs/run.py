@@ -261,6 +261,7 @@ class _Work:
         record.rows, record.queries = rows["n_rows"], rows["n_queries"]
         record.skipped = self._skipped()
         record.classes = rows["classes"]
+        record.refresh = outputs["fit"].get("refresh")
         if "evaluate" in outputs:
             found = outputs["evaluate"]
             record.metrics = {

@@ -268,7 +268,10 @@ class Report(Stage):
         """What was measured, of which model, the names of the classes, and the title."""
         outputs = context.outputs
         shown = [outputs["encode"]["fingerprint"], list(context.database.class_names)]
-        return [context.artefacts["evaluate"].key, shown, context.settings.report.model_dump()]
+        report = context.settings.report.model_dump()
+        decided = outputs["fit"].get("refresh")
+        more = () if decided is None else (decided,)
+        return [context.artefacts["evaluate"].key, shown, report, *more]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Draw, and write the page."""
@@ -282,8 +285,24 @@ class Report(Stage):
                 lengths,
                 title=title,
                 began=context.began,
+                notes=_notes(context),
             )
         return Made({}, {"finished": datetime.now(UTC).isoformat(timespec="seconds")})
+
+
+def _notes(context: Context) -> dict[str, object]:
+    """What was decided about the model, and what was measured before today."""
+    found, rows = context.outputs["evaluate"].get("measured_at"), context.database.n_rows
+    decided = context.outputs["fit"].get("refresh")
+    notes: dict[str, object] = {}
+    if decided is not None:
+        notes["the model is"] = f"{decided['decision']}: {decided['reason']}"
+    if decided is not None and "codes_changed" in decided:
+        share = f"{decided['codes_changed']:,} codes, {decided['bits_changed']:.1%} of all bits"
+        notes["a new model changes"] = f"about {share}"
+    if found != rows:
+        notes["unseen, baselines, other lengths"] = f"as measured with {found:,} rows"
+    return notes
 
 
 STAGES: tuple[Stage, ...] = (Ingest(), Fit(), Encode(), Evaluate(), Export(), Report())

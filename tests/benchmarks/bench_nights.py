@@ -114,10 +114,10 @@ def _state(folder: Path, record: dict[str, Any]) -> str:
     """What was decided, and how many segments there are."""
     database = FeatureStore.open(folder / "runs" / "database.zarr")
     codes = CodeStore.open(folder / "runs" / "latest" / "codes.zarr")
-    fit = next(one for one in record["stages"] if one["name"] == "fit")
     encode = next(one for one in record["stages"] if one["name"] == "encode")
     said = f"{len(database.segments)}+{len(codes.segments)} segments, hashed {encode['rows']:,}"
-    return f"{said}; {fit.get('refresh', '')}"
+    decided = record["refresh"] or {}
+    return f"{said}; {decided.get('decision', '')} {decided.get('reason', '')}"
 
 
 def _conclude(said: argparse.Namespace, first: float, costs: list[float], constant: float) -> None:

@@ -38,7 +38,7 @@ def stage(record: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def decided(record: dict[str, Any]) -> str:
-    return str(stage(record, "fit")["refresh"]["decision"])
+    return str(record["refresh"]["decision"])
 
 
 def test_a_kept_model_costs_what_is_new(here: Here, place: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_kept_model_costs_what_is_new(here: Here, place: Path) -> None:
     words = (*KEPT, "--set", "export.index=flat", "--set", "evaluation.max_queries=100")
     first = run(here, place, *words)
     latest = place / "runs" / "latest"
-    before = CodeStore.open(latest / "codes.zarr")
+    before = CodeStore.open((latest / "codes.zarr").resolve())
     codes, name = before.read("codes"), SADIH.load(latest / "model.sadih").fingerprint_
     assert decided(first) == "refreshed"
     for night in range(2):
@@ -56,7 +56,7 @@ def test_a_kept_model_costs_what_is_new(here: Here, place: Path) -> None:
         assert decided(record) == "kept"
         assert stage(record, "fit")["rows"] == stage(record, "encode")["rows"] < 300
         assert stage(record, "encode")["rows"] == stage(record, "export")["rows"]
-    said = stage(record, "fit")["refresh"]
+    said = record["refresh"]
     assert "for 100 held-out rows; min_gain is 0.5" in said["reason"]
     assert 0 < said["codes_changed"] <= record["rows"]
     assert 0 < said["bits_changed"] <= 1
@@ -88,17 +88,18 @@ def test_a_kept_model_costs_what_is_new(here: Here, place: Path) -> None:
     assert refreshed.statistics_ is not None
     assert whole.statistics_ is not None
     np.testing.assert_array_equal(refreshed.statistics_.counts, whole.statistics_.counts)
-    np.testing.assert_allclose(refreshed.statistics_.gram, whole.statistics_.gram, rtol=1e-9)
+    gram = whole.statistics_.gram  # products of blocks are formed in float32
+    np.testing.assert_allclose(refreshed.statistics_.gram, gram, rtol=1e-5, atol=1e-3)
     assert stage(again, "encode")["rows"] == again["rows"]
 
 
 def test_a_better_model_takes_its_place(here: Here, place: Path) -> None:
     words = ("--set", "model.refresh=when-better", "--set", "model.n_bits=8")
-    drop(place / "incoming", "a", 60, 1, spread=3.0)  # too few to learn from
+    drop(place / "incoming", "a", 60, 1, spread=0.5)  # too few to learn from
     run(here, place, *words)
-    drop(place / "incoming", "b", 1500, 2, spread=3.0)
+    drop(place / "incoming", "b", 1500, 2, spread=0.5)
     record = run(here, place, *words)
-    said = stage(record, "fit")["refresh"]
+    said = record["refresh"]
     assert said["decision"] == "refreshed", said
     assert said["gain"]["held-out rows"]["gain"] >= 0.01
     assert stage(record, "encode")["rows"] == record["rows"]
@@ -116,9 +117,9 @@ def test_never_reads_no_row_and_other_parameters_are_another_model(here: Here, p
     assert stage(second, "encode")["rows"] == second["rows"] - first["rows"]
     out, _ = here("run", place / "pipeline.toml", "--plan", *PLAIN, *never)
     assert "to do" not in out
-    assert decided(run(here, place, *never, "--set", "model.n_bits=8")) == "refreshed"
-    caught_up = run(here, place)
-    assert stage(caught_up, "fit")["rows"] == second["rows"] - first["rows"]
+    shorter = run(here, place, *never, "--set", "model.n_bits=8")
+    assert decided(shorter) == "refreshed"
+    assert stage(shorter, "fit")["rows"] == second["rows"] - first["rows"]  # caught up with
 
 
 def test_what_was_refused_or_rolled_back_is_not_what_is_kept(here: Here, place: Path) -> None:

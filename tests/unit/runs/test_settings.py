@@ -74,7 +74,8 @@ def test_words_and_numbers_on_the_command_line(written: Path, text: str, value: 
 
 
 def test_every_parameter_of_the_estimator_can_be_set() -> None:
-    fields = set(Settings.model_fields["model"].annotation.model_fields) - {"method", "search"}
+    policies = {"method", "search", "refresh", "min_gain"}
+    fields = set(Settings.model_fields["model"].annotation.model_fields) - policies
     assert fields == set(ALL_PARAMETERS) >= set(SADIH().get_params())
 
 
