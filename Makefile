@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 AT_ONCE ?= $(shell expr 2 '*' $$(nproc 2>/dev/null || echo 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs orchestrators system image-test bench faults lint types clean
+.PHONY: help demo test docs orchestrators system image-test bench scale faults lint types clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,10 @@ bench: $(READY) ## Speed and memory beside a bare floor and other libraries; abo
 	$(BIN)/python -m tests.benchmarks.bench_scan
 	$(BIN)/python -m tests.benchmarks.bench_memory --gib 4
 	$(BIN)/python -m tests.benchmarks.bench_peers
+	$(BIN)/python -m tests.benchmarks.bench_nights --nights 3
+
+scale: $(READY) ## A whole run of 2.5 and 10 million rows: stages, bytes, memory, growth; 20 GB, an hour
+	$(BIN)/python -m tests.benchmarks.bench_scale $(SCALE)
 
 faults: $(READY) ## Kill, starve, fill and damage everything on purpose; prints a table
 	$(BIN)/python -m tests.faults
