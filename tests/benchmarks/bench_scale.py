@@ -105,7 +105,7 @@ class Watch:
 
 @dataclass
 class Outcome:
-    """One run: seconds and what was used a stage, peaks of processes, also up to `fit`, its plan."""
+    """One run, stage by stage; peaks of its processes, also up to the end of `fit`, and its plan."""
 
     rows: int
     wall: dict[str, float]
