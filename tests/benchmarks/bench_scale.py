@@ -105,7 +105,7 @@ class Watch:
 
 @dataclass
 class Outcome:
-    """One run, stage by stage; peaks of its processes, also up to the end of `fit`, and its plan."""
+    """One run by stages; peaks of its processes, also up to the end of `fit`, and its plan."""
 
     rows: int
     wall: dict[str, float]
@@ -181,7 +181,9 @@ def s3(folder: Path) -> Iterator[str]:
 
 def floors(folder: Path, n_features: int, anchors: int | None) -> dict[str, float]:
     """Processor seconds a row of bare loops, by stage."""
-    store = generate(folder / "floor.zarr", FLOOR_ROWS, n_features, 100)
+    store = generate(
+        folder / "floor.zarr", FLOOR_ROWS, n_features, 100, chunk_rows=bench_scan.BLOCK_ROWS
+    )
     found = {}
     with dask.config.set(scheduler="threads", num_workers=2), one_blas_thread():
         ways: dict[str, Any] = {}
