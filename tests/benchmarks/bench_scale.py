@@ -172,6 +172,7 @@ def s3(folder: Path) -> Iterator[str]:
         os.environ.update(keys, AWS_ENDPOINT_URL=address, AWS_DEFAULT_REGION="us-east-1")
         import s3fs  # type: ignore[import-untyped]
 
+        s3fs.S3FileSystem.clear_instance_cache()  # of a server before this one
         s3fs.S3FileSystem().mkdir("scale")
         yield "s3://scale/runs"
     finally:
