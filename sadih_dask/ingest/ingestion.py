@@ -1,8 +1,10 @@
-"""Files into a store: which rows are new, writing them block by block, one commit.
+"""Files into a store: which rows are new, tasks that write them block by block, one commit.
 
 Creating a store and adding to one are the same work; what differs is which files are read, and
-whose classes, types and chunks hold. Blocks that are written stay: the same call after a kill
-goes on where it stopped, and never with files that have changed since.
+whose classes, types and chunks hold. What can be wrong with shapes, labels, ids and space is looked
+at here; then tasks, wherever they run, read the rows of whole blocks from the files and write them.
+Blocks that are written stay: the same call after a kill goes on where it stopped, and never with
+files that have changed since.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from typing import Any, Literal
 
 from dask.utils import format_bytes
 
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.memory import check_tasks
+from sadih_dask.compute.run import Progress, in_rows, reporting, total_threads
+from sadih_dask.compute.tree import TASKS_PER_THREAD, fill
 from sadih_dask.errors import (
     Advice,
     Argument,
@@ -45,10 +49,13 @@ from sadih_dask.ingest.selection import LABEL_DTYPE, Feed, stored_dtype
 from sadih_dask.sources.features import parts_of, row_numbers
 from sadih_dask.stores.features import FeatureStore, FeatureWriter
 from sadih_dask.stores.root import short_hash
+from sadih_dask.stores.segment import Digests
 
 Mode = Literal["create", "append", "overwrite"]
-WRITERS = 4
-"""Blocks that are written at the same time, beside the one that is read."""
+WRITERS = 2
+"""Blocks that a task writes at the same time, beside the one that it reads."""
+MOST_BLOCKS = 8
+"""Blocks of one task, at most, where files can be read from any row on."""
 ANEW = Argument("mode", "overwrite")
 _PROBE_BYTES = 1 << 24
 _SMALL_FILES = 1 << 20
@@ -89,7 +96,7 @@ def ingest(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Ingested:
-    """Write the rows of files into a store; memory is five blocks of up to 16 MiB.
+    """Write the rows of files into a store, as tasks on threads or on the Dask cluster of now.
 
     Features keep their type unless `dtype` says otherwise; integers become float32. Mode "create"
     refuses to touch a finished store (unless it is the result of just this call), "append" adds
@@ -147,7 +154,7 @@ def ingest(
             ids.check_distinct()
         writer = _allocated(place, feed, form, record, seen, mode, storage_options)
     try:
-        n_resumed = _pour(writer, feed, progress)
+        n_resumed = _write(writer, feed, progress)
     except (InputError, FormatError, DtypeError):
         if store is not None and mode == "append":  # a file has to change: nobody could go on
             writer.abandon()
@@ -298,40 +305,50 @@ def _extending(
     )
 
 
-def _pour(writer: FeatureWriter, feed: Feed, progress: Progress | None) -> int:
-    """Write the missing blocks; return the rows that were there.
+def _write(writer: FeatureWriter, feed: Feed, progress: Progress | None) -> int:
+    """Write the missing blocks, as tasks; return the rows that were there.
 
-    Rows are read here, one block after the other, and written in threads: a writer waits for the
-    disk or the network after every block, and the reader need not.
+    Nothing but digests passes through this process, but for labels and the like that can only be
+    read from the beginning of a file on, which are written from here.
     """
-    spans = [writer.rows_of(block) for block in writer.missing()]
-    n_kept = done = writer.n_rows - sum(last - first for first, last in spans)
-    under_way: deque[tuple[int, Future[Any]]] = deque()
-
-    def written(n_rows: int = 0) -> None:
-        nonlocal done
-        done += n_rows
-        if progress is not None:
-            progress(done, writer.n_rows)
-
-    def wait() -> None:
-        n_rows, future = under_way.popleft()
-        future.result()
-        written(n_rows)
-
-    written()
-    pool = ThreadPoolExecutor(WRITERS)
-    try:
-        for first, last in spans:
-            rows = feed.rows(first, last)
-            if len(under_way) == WRITERS:
-                wait()
-            under_way.append((last - first, pool.submit(writer.write, first, **rows)))
-        while under_way:
-            wait()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    missing = writer.missing()
+    n_kept = writer.n_rows - sum(len(range(*writer.rows_of(block))) for block in missing)
+    most = blocks_per_task(len(missing), total_threads())
+    units, apart = feed.units(missing, writer.block_rows, most)
+    task_bytes = feed.working_bytes(writer.block_rows, WRITERS)
+    check_tasks("the ingestion", task_bytes, len(units))
+    with reporting(in_rows(n_kept, writer.n_rows, progress)):
+        for block in writer.missing(apart) if apart else ():
+            first, last = writer.rows_of(block)
+            writer.write_arrays(first, feed.only(apart).rows(first, last))
+        fill(writer, _write_unit, feed.only(set(feed.inputs.sources) - set(apart)), units)
     return n_kept
+
+
+def blocks_per_task(n_blocks: int, threads: int) -> int:
+    """Return how many blocks a task writes: the fewer, the more evenly they are spread."""
+    return min(max(1, n_blocks // (TASKS_PER_THREAD * threads)), MOST_BLOCKS)
+
+
+def _write_unit(writer: FeatureWriter, blocks: range, feed: Feed) -> Digests:
+    """Read rows of files and write them: what a task does.
+
+    Blocks are written in threads: a writer waits for the disk or the network after every one, and
+    the reader need not.
+    """
+    rows = [writer.rows_of(block) for block in blocks]
+    own, digests = feed.reopened(rows[0][0], rows[-1][1]), Digests()
+    under_way: deque[Future[Digests]] = deque()
+    with ThreadPoolExecutor(WRITERS) as pool:
+        for first, last in rows:
+            read = own.rows(first, last)
+            if len(under_way) == WRITERS:
+                digests |= under_way.popleft().result()
+            under_way.append(pool.submit(writer.write_arrays, first, read))
+            del read
+        for future in under_way:
+            digests |= future.result()
+    return digests
 
 
 def check_writable(place: Files) -> None:

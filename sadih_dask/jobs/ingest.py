@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, Literal, TypeAlias
 
-from sadih_dask.compute.run import listener
+from sadih_dask.compute.run import listener, nobody
 from sadih_dask.errors import (
     Argument,
     ConflictError,
@@ -146,7 +146,7 @@ class Clouds:
                     self.n_features,
                     self.n_classes,
                     part=part,
-                    progress=listener() if part == "database" else None,
+                    progress=None if part == "database" else nobody,
                     overwrite=True,
                     **self.options,
                     **self.form,
@@ -173,7 +173,7 @@ def ingest(
             numbers = (provenance_of(database) or NOTHING).row_numbers
             known = database.class_names or None
             files = replace(files, known_classes=known, numbered_as=numbers)
-        done[url] = ingest_files(files, url, mode=mode, progress=listener(), **form)
+        done[url] = ingest_files(files, url, mode=mode, **form)
     return done
 
 

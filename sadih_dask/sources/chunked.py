@@ -61,6 +61,17 @@ class ChunkedSource(RowSource):
     rows_last: bool
     reverse: bool
     array: Lazy[Any] = field(repr=False, compare=False)
+    chunk: tuple[int, ...]
+
+    def entry(self, row: int) -> int:
+        """Return the first row of the chunk."""
+        rows = self.chunk[-1 if self.rows_last else 0] if self.chunk else 1
+        return row // rows * rows
+
+    @property
+    def working_bytes(self) -> int:
+        """Return the bytes of a chunk, as it is stored and decoded."""
+        return 2 * math.prod(self.chunk or (0,)) * self.dtype.itemsize
 
     def _read(self, start: int, stop: int) -> Block:
         stored = self.array.get()
@@ -87,7 +98,8 @@ def _chunked(
     shape = tuple(row_shape[::-1] if reverse else row_shape)
     if dtype != LISTS:
         check_rows(origin, (n_rows, *shape), dtype)
-    return ChunkedSource(origin, n_rows, shape, dtype, last, reverse, array)
+    chunk = tuple(stored.chunks or ())
+    return ChunkedSource(origin, n_rows, shape, dtype, last, reverse, array, chunk)
 
 
 def _check_chunks(origin: Origin, stored: Any) -> None:
@@ -229,7 +241,7 @@ def open_hdf5(path: str, variable: Variable, options: OpenOptions) -> RowSource:
             remedy = "Save it as a SciPy CSR .npz file, which can be streamed."
             check_memory(origin, nbytes, options.memory_limit, remedy)
             load = partial(_load_sparse, path, variable.name)
-            return loaded_sparse(origin, options.rows_last, load)
+            return loaded_sparse(origin, options.rows_last, load, nbytes)
         if stored.external or stored.is_virtual:
             raise FormatError(
                 f"{origin}: its data lie in other files. Open those files themselves, as shards."

@@ -71,6 +71,10 @@ class FeatureWriter(StoreWriter):
         given = _given(features=features, labels=labels, ids=ids, thumbnails=thumbnails)
         return self._write(start, _prepare(self._plan.root, self.url, given, start))
 
+    def write_arrays(self, start: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Digests:
+        """Write some arrays of whole blocks, as `write` does; others write the rest of them."""
+        return self._write(start, _prepared(self._plan.root, arrays, start))
+
     def finalise(self) -> FeatureStore:
         """Commit the rows once every block is written, and open the store."""
         root = self._finalise()
@@ -357,11 +361,17 @@ def _between(given: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
 
 def _prepare(root: Root, url: str, given: Mapping[str, Any], first_row: int) -> Rows:
     """Return rows as they are stored, after every check that can be made of them."""
-    layouts = root.layouts(root.chunk_rows, root.compression)
     arrays = {name: np.asarray(array) for name, array in given.items()}
-    check_names(set(arrays), layouts, url)
+    check_names(set(arrays), root.arrays, url)
+    return _prepared(root, arrays, first_row)
+
+
+def _prepared(root: Root, arrays: Mapping[str, npt.NDArray[Any]], first_row: int) -> Rows:
+    layouts = root.layouts(root.chunk_rows, root.compression)
     check_lengths(arrays)
-    rows = {"features": prepare_features(arrays["features"], layouts["features"])}
+    rows = {}
+    if "features" in arrays:
+        rows["features"] = prepare_features(arrays["features"], layouts["features"])
     if "labels" in arrays:
         rows["labels"] = prepare_labels(arrays["labels"], layouts["labels"], first_row)
     if "ids" in arrays:

@@ -14,7 +14,7 @@ has to be remembered, and what is left to do is seen by one listing an array.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -154,16 +154,22 @@ class SegmentWriter:
         outer = {**GROUP, "attributes": {}}
         return {f"{SEGMENTS}/{ROOT}": outer, f"{self.path}/{ROOT}": group, **members}
 
-    def missing(self) -> list[int]:
-        """Return the chunks that some array does not have yet, by one listing an array."""
+    def missing(self, arrays: Iterable[str] | None = None) -> list[int]:
+        """Return the chunks that one of the arrays (default: all) does not have yet.
+
+        That is one listing an array.
+        """
         there = set(range(self.n_chunks))
-        for name, layout in self.layouts.items():
+        for name in self.layouts if arrays is None else arrays:
             sizes = self.files.sizes(f"{self.path}/{name}")
-            there = {k for k in there if _is_whole(sizes, layout, k)}
+            there = {k for k in there if _is_whole(sizes, self.layouts[name], k)}
         return sorted(set(range(self.n_chunks)) - there)
 
     def write(self, start: int, rows: Rows) -> Digests:
-        """Write rows from `start` on: whole chunks, the last one as far as the segment goes."""
+        """Write rows from `start` on: whole chunks, the last one as far as the segment goes.
+
+        Of some arrays, or of all.
+        """
         stop = start + len(next(iter(rows.values())))
         size = self.chunk_rows
         if start % size or not (stop == self.n_rows or (stop % size == 0 and stop < self.n_rows)):
@@ -179,17 +185,18 @@ class SegmentWriter:
             first = chunk * size - start
             part = {name: array[first : first + size] for name, array in rows.items()}
             written[chunk] = self._write_chunk(chunk, part)
-        self._digests |= written
+        self.learn(written)
         return written
 
     def _write_chunk(self, chunk: int, rows: Rows) -> dict[str, int]:
         digests = {}
-        for name, layout in self.layouts.items():
-            parts, digest = encode_chunk(rows[name], layout)
+        for name, array in rows.items():
+            layout = self.layouts[name]
+            parts, digest = encode_chunk(array, layout)
             what = f"array {name!r}, block {chunk} (from row {chunk * self.chunk_rows})"
             with explained(self.files, what):
                 if not self.files.create(f"{self.path}/{layout.key(chunk)}", parts):
-                    digest = self._agree(layout, chunk, rows[name], parts, digest)
+                    digest = self._agree(layout, chunk, array, parts, digest)
             digests[name] = digest
         return digests
 
@@ -263,7 +270,8 @@ class SegmentWriter:
 
     def _all_digests(self) -> dict[str, npt.NDArray[np.uint32]]:
         """Digests of all chunks; those that nobody here has written are read from their files."""
-        unknown = [k for k in range(self.n_chunks) if k not in self._digests]
+        known = self._digests
+        unknown = [k for k in range(self.n_chunks) if len(known.get(k, ())) < len(self.layouts)]
 
         def tails(chunk: int) -> dict[str, int]:
             return {
@@ -274,10 +282,11 @@ class SegmentWriter:
                     "little",
                 )
                 for name, layout in self.layouts.items()
+                if name not in known.get(chunk, ())
             }
 
         with ThreadPoolExecutor(1 if self.files.is_local else _READERS) as pool:
-            self._digests |= dict(zip(unknown, pool.map(tails, unknown), strict=True))
+            self.learn(dict(zip(unknown, pool.map(tails, unknown), strict=True)))
         return {
             name: np.array([self._digests[k][name] for k in range(self.n_chunks)], np.uint32)
             for name in self.layouts
@@ -285,7 +294,8 @@ class SegmentWriter:
 
     def learn(self, digests: Digests) -> None:
         """Take over the digests of chunks that others have written."""
-        self._digests |= digests
+        for chunk, found in digests.items():
+            self._digests[chunk] = {**self._digests.get(chunk, {}), **found}
 
     def _tidy(self) -> None:
         """Delete what killed writers left behind; all chunks are there, so nobody needs it."""

@@ -32,7 +32,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -186,9 +186,9 @@ class StoreWriter:
         """Return the rows of a block: first and one past the last."""
         return block * self.block_rows, min(self.n_rows, (block + 1) * self.block_rows)
 
-    def missing(self) -> list[int]:
-        """Return the blocks that are not written yet."""
-        return self._segment.missing()
+    def missing(self, arrays: Iterable[str] | None = None) -> list[int]:
+        """Return the blocks that one of the arrays (default: all) does not have yet."""
+        return self._segment.missing(arrays)
 
     def _write(self, start: int, rows: Rows) -> Digests:
         """Write rows from `start` on, whole blocks, and return the digests of their chunks."""
