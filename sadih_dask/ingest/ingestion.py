@@ -318,9 +318,9 @@ def _write(writer: FeatureWriter, feed: Feed, progress: Progress | None) -> int:
     task_bytes = feed.working_bytes(writer.block_rows, WRITERS)
     check_tasks("the ingestion", task_bytes, len(units))
     with reporting(in_rows(n_kept, writer.n_rows, progress)):
-        for block in writer.missing(apart) if apart else ():
-            first, last = writer.rows_of(block)
-            writer.write_arrays(first, feed.only(apart).rows(first, last))
+        own = feed.only(apart)
+        for first, last in map(writer.rows_of, writer.missing(apart)):
+            writer.write_arrays(first, own.rows(first, last))
         fill(writer, _write_unit, feed.only(set(feed.inputs.sources) - set(apart)), units)
     return n_kept
 

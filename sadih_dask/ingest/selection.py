@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from copy import copy
 from itertools import accumulate
@@ -154,14 +154,17 @@ class Feed:
             longest = max(longest, int(fitting(block)[1:]))
         return f"U{-(-longest // _ID_STEP) * _ID_STEP}"
 
+    def _source_row(self, row: int) -> int:
+        """Return the source row of a taken one, or one of the same span that is not behind it."""
+        span = bisect_right(self._kept, row) - 1
+        return self._spans[span][0] + row - self._kept[span]
+
     def _source_rows(self, first: int, last: int) -> tuple[int, int]:
-        """Return source rows that taken ones are among: just these, or those of their spans."""
-        low, high = bisect_right(self._kept, first) - 1, bisect_left(self._kept, last) - 1
-        if not self._whole:
-            return self._spans[low][0], self._spans[high][1]
-        ends = (first, low), (last, high)
-        start, stop = (self._spans[k][0] + row - self._kept[k] for row, k in ends)
-        return start, stop
+        """Return source rows that taken ones are among."""
+        if self._whole:
+            return self._source_row(first), self._source_row(last - 1) + 1
+        low, high = (bisect_right(self._kept, row) - 1 for row in (first, last - 1))
+        return self._spans[low][0], self._spans[high][1]
 
     def units(
         self, blocks: Sequence[int], block_rows: int, most: int
@@ -181,9 +184,9 @@ class Feed:
         apart: set[str] = set()
         before = 0
         for block in blocks:
-            row, _ = self._source_rows(block * block_rows, block * block_rows + 1)
+            row = self._source_row(block * block_rows)
             if units and units[-1].stop == block:
-                bound = min(source.entry(row) for source in deciding) <= before < row
+                bound = min(source.entry(row) for source in deciding) <= before
                 if bound or len(units[-1]) < most:
                     units[-1] = range(units[-1].start, block + 1)
                     before = row
