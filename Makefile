@@ -68,6 +68,7 @@ image-test: $(READY) ## Build the image and run it in every role; root, buildah 
 bench: $(READY) ## Speed and memory beside a bare floor and other libraries; about five minutes
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m tests.benchmarks.bench_storage_read
+	$(BIN)/python -m tests.benchmarks.bench_ingest
 	$(BIN)/python -m tests.benchmarks.bench_scan
 	$(BIN)/python -m tests.benchmarks.bench_memory --gib 4
 	$(BIN)/python -m tests.benchmarks.bench_peers

@@ -53,6 +53,11 @@ _APPEND = (
     type=click.Choice(["none", "zstd"]),
     help="[default: none on a local disk, zstd behind a URL]",
 )
+@click.option(
+    "--in-place",
+    is_flag=True,
+    help="Leave features in the Zarr array SOURCE: it is read once, for digests, not copied.",
+)
 @click.option("--append", is_flag=True, help="Add the files that the store does not have yet.")
 @options.overwrite
 @click.option(
@@ -104,7 +109,7 @@ def ingest_command(
     from sadih_dask.jobs.ingest import Stores, ingest
 
     mode = _mode(chosen.pop("append"), chosen.pop("overwrite"))
-    form = {name: chosen.pop(name) for name in ("dtype", "chunk_rows", "compression")}
+    form = {name: chosen.pop(name) for name in ("dtype", "chunk_rows", "compression", "in_place")}
     queries = chosen.pop("queries")
     parts = _parts(store, queries, chosen.pop("hold_out"), chosen.pop("seed"))
     chosen["memory_limit"] = running.memory_limit

@@ -46,8 +46,10 @@ from sadih_dask.ingest.provenance import (
     provenance_of,
 )
 from sadih_dask.ingest.selection import LABEL_DTYPE, Feed, stored_dtype
+from sadih_dask.sources.chunked import is_zarr
 from sadih_dask.sources.features import parts_of, row_numbers
 from sadih_dask.stores.features import FeatureStore, FeatureWriter
+from sadih_dask.stores.foreign import chunk_rows_for
 from sadih_dask.stores.root import short_hash
 from sadih_dask.stores.segment import Digests
 
@@ -93,6 +95,7 @@ def ingest(
     chunk_rows: int | None = None,
     compression: str | None = None,
     mode: Mode = "create",
+    in_place: bool = False,
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Ingested:
@@ -100,7 +103,8 @@ def ingest(
 
     Features keep their type unless `dtype` says otherwise; integers become float32. Mode "create"
     refuses to touch a finished store (unless it is the result of just this call), "append" adds
-    the rows of files that are not in it, or creates it, and "overwrite" replaces it.
+    the rows of files that are not in it, or creates it, and "overwrite" replaces it. `in_place`
+    leaves the features in the Zarr array that they are in, as `FeatureStore.adopt` does.
     """
     if mode not in ("create", "append", "overwrite"):
         raise InputError(f"mode must be 'create', 'append' or 'overwrite', got {mode!r}")
@@ -114,6 +118,8 @@ def ingest(
     known = NOTHING if store is None else provenance_of(store) or NOTHING
     seen = look(files, known)
     form = {"dtype": dtype, "chunk_rows": chunk_rows, "compression": compression}
+    if in_place and mode == "append":
+        raise InputError("an array that stays in place is a store of its own; leave out the append")
     if store is not None and mode == "append":
         _check_fixed(store, form)
         _check_unchanged(store, known, seen)
@@ -136,6 +142,8 @@ def ingest(
         seen = _numbered(inputs, files, NOTHING, seen, new)
         feed = _of_all_files(_with_ids(inputs, seen), files, dtype)
         record = seen.read_as(feed.inputs, feed.dtype)
+        if in_place:
+            form["foreign"] = _array_in_place(files, feed, form)
         if store is not None and mode == "create":
             if known.fingerprint != record.fingerprint:
                 raise ConflictError(
@@ -148,7 +156,7 @@ def ingest(
                 )
             return Ingested(store, 0, store.n_rows, feed.n_dropped, len(new))
         goes_on = root is not None and any(p.key.startswith(seen.key) for p in root.pending)
-        if not goes_on:
+        if not goes_on and not in_place:
             check_space(place, feed.n_bytes, compression)
         if (ids := new_ids(feed)) is not None:
             ids.check_distinct()
@@ -266,6 +274,7 @@ def _allocated(
             source=feed.inputs.describe(),
             chunk_rows=form["chunk_rows"],
             compression=form["compression"],
+            foreign=form.get("foreign"),
             sources=record.to_bytes(),
             key=f"{seen.key}-{short_hash([record.fingerprint, form, record.row_numbers])}",
             overwrite=mode == "overwrite",
@@ -277,6 +286,24 @@ def _allocated(
             "since, or with other options",
             remedy=Remedy("Repeat the call that began it, or begin anew with {}", ANEW),
         ) from error
+
+
+def _array_in_place(files: DataFiles, feed: Feed, form: Mapping[str, Any]) -> str:
+    """Return where the Zarr array is whose rows are to stay there; InputError if they cannot."""
+    parts = parts_of(feed.inputs.features)
+    source, origin = parts[0], parts[0].origin
+    asked = files.transpose or files.scale is not None or form["chunk_rows"] is not None
+    same = feed.takes_all and feed.dtype == source.dtype.name and not asked
+    if len(parts) > 1 or not is_zarr(origin.path) or not same:
+        raise InputError(
+            f"{feed.inputs.features.describe()}: only all rows of one Zarr array can stay in "
+            "place, as they are: none left out, transposed, scaled or converted, in their own chunks. "
+            "Leave these options out, or ingest a copy"
+        )
+    location = origin.path if origin.variable is None else f"{origin.path}/{origin.variable}"
+    location = place_of(location)
+    chunk_rows_for(location)
+    return location
 
 
 def _extending(

@@ -72,6 +72,7 @@ class Feed:
     ranges     of source rows that may be taken
     n_rows     rows that are taken
     n_dropped  rows of this part that are left out because they have no label
+    takes_all  whether every row of the ranges is taken
     """
 
     def __init__(
@@ -90,12 +91,12 @@ class Feed:
         self._sources = inputs.sources
         self._deciding: RowSource | None = labels if drops else None
         self._chooser = None if hold_out is None else Chooser(hold_out, parts_of(inputs.features))
-        self._whole = not drops and hold_out is None
+        self.takes_all = not drops and hold_out is None
         self.ranges = [(0, inputs.n_rows)] if ranges is None else list(ranges)
         self._spans = self.ranges
         self._segment: tuple[int, npt.NDArray[np.int64], Block | None] | None = None
         counts = [stop - start for start, stop in self._spans]
-        if not self._whole:
+        if not self.takes_all:
             step = self._step()
             self._spans = [
                 (start, min(start + step, end))
@@ -161,7 +162,7 @@ class Feed:
 
     def _source_rows(self, first: int, last: int) -> tuple[int, int]:
         """Return source rows that taken ones are among."""
-        if self._whole:
+        if self.takes_all:
             return self._source_row(first), self._source_row(last - 1) + 1
         low, high = (bisect_right(self._kept, row) - 1 for row in (first, last - 1))
         return self._spans[low][0], self._spans[high][1]
@@ -220,7 +221,7 @@ class Feed:
             stored = np.dtype(self.dtype if name == "features" else source.dtype).itemsize
             row = 2 * source.dtype.itemsize + (1 + 2 * n_written) * stored
             total += block_rows * source.width * row + source.working_bytes
-        return total if self._whole else total + 2 * _SEGMENT_BYTES
+        return total if self.takes_all else total + 2 * _SEGMENT_BYTES
 
     def rows(self, first: int, last: int) -> dict[str, Block]:
         """Return rows of every array."""
@@ -233,7 +234,7 @@ class Feed:
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _piece(self, name: str, span: int, first: int, last: int) -> Block:
-        if self._whole:
+        if self.takes_all:
             start, _ = self._spans[span]
             return self._typed(name, start + first, start + last)
         rows, labels = self._taken(span)

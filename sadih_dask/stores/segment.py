@@ -106,12 +106,20 @@ class SegmentWriter:
     """Writes the chunks of one segment, here or in a worker; holds no rows.
 
     layouts  of its arrays, which share their chunk rows
+    foreign  where the features lie, if they are adopted: of these only digests are made
     """
 
     def __init__(
-        self, files: Files, segment_id: str, layouts: dict[str, ArrayLayout], n_rows: int
+        self,
+        files: Files,
+        segment_id: str,
+        layouts: dict[str, ArrayLayout],
+        n_rows: int,
+        foreign: str | None = None,
     ) -> None:
         self.files, self.id, self.layouts, self.n_rows = files, segment_id, layouts, n_rows
+        self.foreign = foreign
+        self.own = {k: v for k, v in layouts.items() if foreign is None or k != "features"}
         self.path = f"{SEGMENTS}/{segment_id}"
         self.chunk_rows = next(iter(layouts.values())).chunk_rows
         self._digests: Digests = {}
@@ -140,7 +148,7 @@ class SegmentWriter:
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """Return the metadata of the group and its arrays, by key."""
-        arrays = {name: layout.metadata(self.n_rows) for name, layout in self.layouts.items()}
+        arrays = {name: layout.metadata(self.n_rows) for name, layout in self.own.items()}
         group = {
             **GROUP,
             "attributes": {},
@@ -161,6 +169,9 @@ class SegmentWriter:
         """
         there = set(range(self.n_chunks))
         for name in self.layouts if arrays is None else arrays:
+            if name not in self.own:  # nothing but a digest shows that somebody has read it
+                there = {k for k in there if name in self._digests.get(k, ())}
+                continue
             sizes = self.files.sizes(f"{self.path}/{name}")
             there = {k for k in there if _is_whole(sizes, self.layouts[name], k)}
         return sorted(set(range(self.n_chunks)) - there)
@@ -192,6 +203,9 @@ class SegmentWriter:
         digests = {}
         for name, array in rows.items():
             layout = self.layouts[name]
+            if name not in self.own:
+                digests[name] = encode_chunk(array, replace(layout, compression="none"))[1]
+                continue
             parts, digest = encode_chunk(array, layout)
             what = f"array {name!r}, block {chunk} (from row {chunk * self.chunk_rows})"
             with explained(self.files, what):
@@ -243,14 +257,15 @@ class SegmentWriter:
                 if self.files.read(f"{self.path}/manifest", limit) != data:
                     raise IntegrityError(f"{self.files.url}: {self.path}/manifest is damaged")
             self._tidy()
-            for folder in (*(f"{self.path}/{name}" for name in self.layouts), self.path, SEGMENTS):
+            for folder in (*(f"{self.path}/{name}" for name in self.own), self.path, SEGMENTS):
                 self.files.sync(folder)
             own = self._own_leaf(manifest, sum(leaf.n_rows for leaf in absorbed))
         crc = int.from_bytes(data[-TRAILER_BYTES:], "little")
         layout = next(iter(self.layouts.values()))
         leaves = (*absorbed, own)
         kept = tuple(leaf for leaf in leaves if leaf.n_rows) or leaves[:1]
-        return Segment(self.id, self.n_rows, self.chunk_rows, layout.compression, crc, kept)
+        form = (self.chunk_rows, layout.compression, crc, kept)
+        return Segment(self.id, self.n_rows, *form, foreign=self.foreign)
 
     def _own_leaf(self, manifest: Manifest, n_absorbed: int) -> Leaf:
         """What tells the rows that this segment brings from others."""
@@ -299,7 +314,7 @@ class SegmentWriter:
 
     def _tidy(self) -> None:
         """Delete what killed writers left behind; all chunks are there, so nobody needs it."""
-        for folder in self.layouts if self.files.is_local else ():
+        for folder in self.own if self.files.is_local else ():
             for name in self.files.names(f"{self.path}/{folder}"):
                 if name.endswith(TEMPORARY_SUFFIX):
                     self.files.delete(f"{self.path}/{folder}/{name}")
