@@ -22,7 +22,12 @@ from sadih_dask.jobs.evaluate import FIGURES, missing_matplotlib
 from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.evaluation import AskedRows
 from sadih_dask.model.methods import METHODS, method_class, method_named
-from sadih_dask.model.parameters import CLASS_FOLDS, DECIDED_BY_THE_SCAN, MAX_QUERIES
+from sadih_dask.model.parameters import (
+    CLASS_FOLDS,
+    DECIDED_BY_THE_SCAN,
+    MAX_QUERIES,
+    parameters_of,
+)
 from sadih_dask.retrieval.evaluation import BASELINE_CUTOFF, PROTOCOLS
 from sadih_dask.stores import FeatureStore
 
@@ -148,7 +153,7 @@ def _measure(
 
 def _with_known(parameters: Mapping[str, Any], name: str) -> Hasher:
     """An estimator with those of the parameters that it has."""
-    names = method_class(name).PARAMETERS
+    names = parameters_of(method_class(name))
     return method_named(name, {n: value for n, value in parameters.items() if n in names})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -47,7 +47,7 @@ from sadih_dask.model.inputs import (
     stored_targets,
 )
 from sadih_dask.model.model_file import Model, read_model, write_model
-from sadih_dask.model.parameters import MAX_QUERIES, Parameter, check_parameters, parameters_of
+from sadih_dask.model.parameters import MAX_QUERIES, check_parameters
 from sadih_dask.model.scanning import (
     CheckpointLike,
     Scanned,
@@ -84,6 +84,7 @@ class Learned:
     trace: Trace = field(default_factory=lambda: Trace((), 0, 0))
 
 
+@dataclass(eq=False, repr=False)
 class Hasher(
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
@@ -92,7 +93,8 @@ class Hasher(
     """What all ways to learn a hash function share: rows in, statistics, codes and files out.
 
     Learning reads the data once, into statistics whose size does not depend on the number of rows;
-    a method (`model.methods`) declares its parameters and solves from these.
+    a method (`model.methods`) declares its parameters, as fields of a dataclass under names of
+    `model.parameters`, and solves from these.
 
     Attributes
     ----------
@@ -113,25 +115,15 @@ class Hasher(
     """What the method is called in model files, configurations and on the command line."""
     supervised: ClassVar[bool] = True
     """Whether codes follow labels; else rows need none."""
-    PARAMETERS: ClassVar[Mapping[str, Parameter]] = parameters_of(anchors=None)
-    """What the constructor takes."""
-    sample_rows: int = KEPT_ROWS
+    sample_rows = KEPT_ROWS
     """Rows that the scan keeps beside the statistics."""
 
-    def __init__(
-        self,
-        n_bits: int = 64,
-        *,
-        anchors: int | None = None,
-        sigma: float | None = None,
-        block_rows: int = 8192,
-        random_state: Any = 0,
-    ) -> None:
-        self.n_bits = n_bits
-        self.anchors = anchors
-        self.sigma = sigma
-        self.block_rows = block_rows
-        self.random_state = random_state
+    n_bits: int = 64
+    _: KW_ONLY
+    anchors: int | None = None
+    sigma: float | None = None
+    block_rows: int = 8192
+    random_state: Any = 0
 
     @abstractmethod
     def _solve(self, scanned: Scanned) -> Learned:

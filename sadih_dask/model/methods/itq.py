@@ -7,7 +7,8 @@ scan keeps beside them, up to 2,560: enough for l (l - 1) / 2 angles.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg as la
@@ -20,7 +21,6 @@ from sadih_dask.learning.updates import polar
 from sadih_dask.model.estimator import Hasher, Learned
 from sadih_dask.model.methods.hyperplanes import through_mean
 from sadih_dask.model.methods.sampled import centred_rows
-from sadih_dask.model.parameters import parameters_of
 from sadih_dask.model.scanning import Scanned
 from sadih_dask.types import Floats
 
@@ -43,29 +43,11 @@ def random_rotation(seed: int, n: int) -> Floats:
     return polar(generator(seed, "rotation").standard_normal((n, n)))
 
 
+@dataclass(eq=False, repr=False)
 class Directions(Hasher):
     """Bits are signs of rotated projections; ``max_iter`` steps fit the rotation."""
 
-    def __init__(
-        self,
-        n_bits: int = 64,
-        *,
-        anchors: int | None = None,
-        sigma: float | None = None,
-        max_iter: int = 50,
-        block_rows: int = 8192,
-        random_state: Any = 0,
-    ) -> None:
-        super().__init__(
-            n_bits,
-            anchors=anchors,
-            sigma=sigma,
-            block_rows=block_rows,
-            random_state=random_state,
-        )
-        self.max_iter = max_iter
-
-    PARAMETERS: ClassVar = parameters_of("max_iter", anchors=None, max_iter=50)
+    max_iter: int = 50
 
     @abstractmethod
     def _directions(self, statistics: Statistics) -> Floats:
