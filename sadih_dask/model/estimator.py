@@ -115,6 +115,8 @@ class Hasher(
     """What the method is called in model files, configurations and on the command line."""
     supervised: ClassVar[bool] = True
     """Whether codes follow labels; else rows need none."""
+    learns_from: ClassVar[str] = "all rows"
+    """Of a sample, whose size is the parameter ``sample_rows``, or of all rows, out of core."""
     sample_rows = KEPT_ROWS
     """Rows that the scan keeps beside the statistics."""
 

@@ -47,6 +47,7 @@ def random_rotation(seed: int, n: int) -> Floats:
 class Directions(Hasher):
     """Bits are signs of rotated projections; ``max_iter`` steps fit the rotation."""
 
+    learns_from: ClassVar = "all rows, rotation from a sample"
     max_iter: int = 50
 
     @abstractmethod
@@ -86,6 +87,7 @@ class PCAH(ITQ):
     """Signs of the principal components."""
 
     method: ClassVar = "pcah"
+    learns_from: ClassVar = "all rows"
 
     def _rotation(self, V: Floats, seed: int) -> Floats:  # noqa: ARG002
         return np.eye(V.shape[1])
@@ -95,6 +97,7 @@ class PCARR(ITQ):
     """Signs of the principal components after a random rotation, which spreads their variance."""
 
     method: ClassVar = "pca-rr"
+    learns_from: ClassVar = "all rows"
 
     def _rotation(self, V: Floats, seed: int) -> Floats:
         return random_rotation(seed, V.shape[1])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg as la
@@ -30,6 +31,7 @@ from sadih_dask.types import Floats, Ints
 class SampleHasher(Hasher):
     """A method that learns from ``sample_rows`` rows at most."""
 
+    learns_from: ClassVar = "a sample"
     sample_rows: int = KEPT_ROWS
 
 
@@ -45,6 +47,7 @@ class LabelCodes(SampleHasher):
     nothing, the code that the hash function gives to the mean of its features.
     """
 
+    learns_from: ClassVar = "a sample, regression from all rows"
     anchors: int | None = 1000
     ridge: float = 1e-5
 
