@@ -35,6 +35,8 @@ METHODS = {
     "lfh": "lfh.LFH",
     "dsh": "dsh.DSH",
     "sgh": "sgh.SGH",
+    "och": "och.OCH",
+    "mfh": "mfh.MFH",
 }
 """Where the estimator of each method is; imported when it is asked for."""
 

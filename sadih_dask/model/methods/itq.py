@@ -54,8 +54,9 @@ class Directions(Hasher):
     def _directions(self, statistics: Statistics) -> Floats:
         """Columns (d, l) that rows about their mean are projected onto."""
 
-    def _rotation(self, V: Floats, seed: int) -> Floats:
-        return fit_rotation(V, random_rotation(seed, V.shape[1]), self.max_iter)
+    def _rotation(self, X: Floats, P: Floats, seed: int) -> Floats:
+        """What turns the projections X P of sampled rows onto bits, (l, l)."""
+        return fit_rotation(X @ P, random_rotation(seed, P.shape[1]), self.max_iter)
 
     def _solve(self, scanned: Scanned) -> Learned:
         statistics = scanned.statistics
@@ -65,9 +66,8 @@ class Directions(Hasher):
                 "directions"
             )
         P = self._directions(statistics)
-        V = centred_rows(statistics) @ P
-        function = through_mean(scanned, P @ self._rotation(V, scanned.seed))
-        return Learned(function, trace=Trace((), 0, self.max_iter))
+        R = self._rotation(centred_rows(statistics), P, scanned.seed)
+        return Learned(through_mean(scanned, P @ R), trace=Trace((), 0, self.max_iter))
 
 
 class ITQ(Directions):
@@ -89,8 +89,8 @@ class PCAH(ITQ):
     method: ClassVar = "pcah"
     learns_from: ClassVar = "all rows"
 
-    def _rotation(self, V: Floats, seed: int) -> Floats:  # noqa: ARG002
-        return np.eye(V.shape[1])
+    def _rotation(self, X: Floats, P: Floats, seed: int) -> Floats:  # noqa: ARG002
+        return np.eye(P.shape[1])
 
 
 class PCARR(ITQ):
@@ -99,8 +99,8 @@ class PCARR(ITQ):
     method: ClassVar = "pca-rr"
     learns_from: ClassVar = "all rows"
 
-    def _rotation(self, V: Floats, seed: int) -> Floats:
-        return random_rotation(seed, V.shape[1])
+    def _rotation(self, X: Floats, P: Floats, seed: int) -> Floats:  # noqa: ARG002
+        return random_rotation(seed, P.shape[1])
 
 
 class ITQCCA(Directions):

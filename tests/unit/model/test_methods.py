@@ -42,8 +42,8 @@ def digits() -> tuple[np.ndarray, ...]:
 
 
 def few_steps(name: str) -> dict[str, int]:
-    """What keeps the one method short that takes hundreds of steps a bit."""
-    return {"max_iter": 10} if name == "ksh" else {}
+    """What keeps methods short whose steps are long or many."""
+    return {"max_iter": {"ksh": 10, "och": 2}[name]} if name in ("ksh", "och") else {}
 
 
 @cache
