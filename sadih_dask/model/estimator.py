@@ -17,6 +17,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.codes import Where
 from sadih_dask.compute.encode import (
     HashRows,
     LookUpLabels,
@@ -441,6 +442,7 @@ class Hasher(
         k: int = 10,
         *,
         symmetric: bool = False,
+        where: Where | None = None,
         bitorder: BitOrder = "little",
         progress: Progress | None = None,
     ) -> Neighbours:
@@ -448,8 +450,8 @@ class Hasher(
 
         ``codes`` is a code store (`encode`), whose ids the result has, or an array of
         `transform`, packed in ``bitorder``; a store knows its own. Bits of which a row is
-        certain count more, unless ``symmetric``; `sadih_dask.search` says how, and searches within
-        a radius.
+        certain count more, unless ``symmetric``; ``where`` confines the search, for example to
+        ``{"label": "cat"}``. `sadih_dask.search` says how, and searches within a radius.
         """
         from sadih_dask.compute.search import search  # its compiler is large, and no fit needs it
 
@@ -459,7 +461,7 @@ class Hasher(
         projections = None if symmetric else scores
         if not isinstance(codes, CodeStore):
             codes = reorder(np.asarray(codes), bitorder, "little")
-        given: dict[str, Any] = {"projections": projections, "progress": progress}
+        given: dict[str, Any] = {"projections": projections, "where": where, "progress": progress}
         found: Neighbours = search(codes, pack(scores), k, bitorder="little", **given)
         return found
 
