@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from types import SimpleNamespace
@@ -250,6 +251,16 @@ class Hasher(
         check_is_fitted(self)
         check_parameters(self)
         return self.learn_from(known_scan(self))
+
+    def at_lengths(self, lengths: Iterable[int], scanned: Scanned | None = None) -> dict[int, Self]:
+        """The models that `refit` gives at other code lengths; together they take less time.
+
+        They learn from what this one knows, or from another scan.
+        """
+        if scanned is None:
+            check_is_fitted(self)
+            scanned = known_scan(self)
+        return {n: copy.copy(self).set_params(n_bits=n).learn_from(scanned) for n in lengths}
 
     def learn_from(self, scanned: Scanned) -> Self:
         """Solve from a scan and take the result over; nothing is changed on failure."""

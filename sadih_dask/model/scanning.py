@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,6 +34,7 @@ from sadih_dask.model.inputs import (
     stored_targets,
     warn_of_tags,
 )
+from sadih_dask.model.solve import Validation
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.coverage import Coverage, Difference
 from sadih_dask.types import Array, Ints
@@ -61,6 +63,11 @@ class Scanned:
     seed: int
     coverage: Coverage | None = None
     n_rows_loaded: int = 0
+
+    @cached_property
+    def validation(self) -> Validation:
+        """What left-out rows say; models of several code lengths that learn from this share it."""
+        return Validation(self.statistics, self.seed)
 
     def check_classes(self) -> None:
         """Refuse rows among which there is nothing to tell apart."""

@@ -118,5 +118,7 @@ class SADIH(Hasher):
         self.random_state = random_state
 
     def _solve(self, scanned: Scanned) -> Learned:
-        solution, function = learn(self, scanned.statistics, scanned.anchor_map, scanned.seed)
+        solution, function = learn(
+            self, scanned.statistics, scanned.anchor_map, scanned.seed, scanned.validation
+        )
         return Learned(function, pack(solution.state.B.T), solution.trace)
