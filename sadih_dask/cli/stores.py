@@ -219,8 +219,7 @@ def compact_command(
         raise click.UsageError("--made is looked into by --purge; give both")
     with options.resumable("Nothing was lost: repeat the same command to go on."), bar:
         if purge:
-            given = {"record": record, "one_segment": one_segment, "progress": bar}
-            erased = erase(found, made, **given)
+            erased = erase(found, made, record=record, one_segment=one_segment, progress=bar)
         else:
             found.compact(one_segment=one_segment, progress=bar)
     after = open_store(store)

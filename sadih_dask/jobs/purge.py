@@ -20,7 +20,8 @@ from sadih_dask.jobs.inspect import open_store
 from sadih_dask.model.methods import load_model
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.coverage import Coverage
-from sadih_dask.stores.store import Progress, Store
+from sadih_dask.stores.store import Store
+from sadih_dask.stores.verify import Progress
 from sadih_dask.types import Array
 
 READ_ROWS = 1 << 14
