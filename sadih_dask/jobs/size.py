@@ -204,7 +204,7 @@ def _storage(case: Case, rates: Rates) -> dict[str, int]:
     return {
         "source": source,
         "store": int(source * (rates.reading["compressed"] if case.store == "s3" else 1)),
-        "codes": case.n_rows * n_bytes(case.n_bits),
+        "codes": case.n_rows * (n_bytes(case.n_bits) + LABEL_BYTES),
         "checkpoint": _n_parts(case) * case.shape.statistics,
     }
 
@@ -264,9 +264,9 @@ def _encode(case: Case, rates: Rates) -> Stage:
         case,
         rates,
         row_seconds=rates.of_row("encode", case.n_features, case.anchors, case.n_bits),
-        row_bytes=4 * case.n_features,
+        row_bytes=case.row_bytes,
         tasks=case.n_code_chunks,
-        requests=case.n_chunks + case.n_code_chunks,
+        requests=2 * (case.n_chunks + case.n_code_chunks),  # labels go with the codes
         last_rows=case.n_rows / case.n_code_chunks,
     )
     return _stage("encode", case, work, *work.time())

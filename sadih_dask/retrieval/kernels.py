@@ -122,6 +122,8 @@ def nearest_kernel(
             size = min(TILE, n - start)
             _measure(queries[i], block, start, size, buffer)
             limit = worst if total >= k else worst + 1
+            if _least(buffer[:size]) >= limit:
+                continue
             for low in range(0, size, STRIP):
                 strip = buffer[low : min(low + STRIP, size)]
                 if _least(strip) >= limit:
@@ -206,6 +208,8 @@ def weighted_kernel(
         for start in range(0, n, TILE):
             size = min(TILE, n - start)
             _measure(queries[i], block, start, size, buffer)
+            if _least(buffer[:size]) > near:
+                continue
             for low in range(0, size, STRIP):
                 strip = buffer[low : min(low + STRIP, size)]
                 if _least(strip) > near:

@@ -118,7 +118,7 @@ class FeatureStore(Store):
         1; names are numbered as in `class_names`, by default in ascending order. If the call is
         interrupted, the same call again keeps what is written already.
         """
-        labels, class_names = _numbered(str(url), labels, class_names)
+        labels, class_names = numbered(str(url), labels, class_names)
         given = _given(features=features, labels=labels, ids=ids, thumbnails=thumbnails)
         n_rows = check_lengths(given)
         shapes = {name: tuple(map(int, array.shape[1:])) for name, array in given.items()}
@@ -285,7 +285,7 @@ class FeatureStore(Store):
         `at` and `class_names` are as in `extend`. Labels may be names or tags, as in `create`; of
         one class a row, names that are new continue the list of the store.
         """
-        labels, class_names = _numbered(self.url, labels, class_names, self)
+        labels, class_names = numbered(self.url, labels, class_names, self)
         given = _given(features=features, labels=labels, ids=ids, thumbnails=thumbnails)
         n_new = check_lengths(given)
         if not n_new and class_names is None:
@@ -339,12 +339,12 @@ class FeatureStore(Store):
             raise FormatError(f"{self.url} has no array 'features'")
 
 
-def _numbered(
-    url: str, labels: Any, class_names: Sequence[str] | None, store: FeatureStore | None = None
+def numbered(
+    url: str, labels: Any, class_names: Sequence[str] | None, store: Any = None
 ) -> tuple[Any, Sequence[str] | None]:
     """Return labels that are names, truth values or tags in numbers, and the names of these.
 
-    Numbers are those of `class_names`, or continue those of the store.
+    Numbers are those of `class_names`, or continue those of the store, of features or codes.
     """
     if labels is None or getattr(getattr(labels, "dtype", None), "kind", "O") in "iuf":
         return labels, class_names

@@ -11,9 +11,10 @@ from sklearn.datasets import load_digits
 
 from sadih_dask import FeatureStore, evaluate_model
 from sadih_dask.errors import FormatError
-from sadih_dask.jobs.methods import RESULTS, Outcome, as_table, compare_methods
+from sadih_dask.jobs.methods import RESULTS, compare_methods
 from sadih_dask.model.methods.itq import ITQ
-from tests.support.models import counted_reads
+from sadih_dask.report.methods import Outcome, as_table
+from tests.support.models import counted_reads, of_features
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,21 @@ def test_side_by_side(stores: tuple[FeatureStore, FeatureStore], tmp_path: Path)
     assert not reads
     assert again == [found[0], found[4]]
     assert (tmp_path / "figures" / "map-bits.svg").exists()
+    page = (tmp_path / "report.html").read_text()
+    assert f"{found[0].numbers['fresh']['MAP']:.4f}" in page
+    assert all(one.peak_memory is not None for one in found if not one.failure)
+
+
+def test_one_scan_and_one_solve(
+    stores: tuple[FeatureStore, FeatureStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with counted_reads() as reads:  # 80 bits are too many for both, and the scan is kept
+        compare_methods(*stores, ("itq", "bq"), (80, 90))
+    assert set(of_features(reads).values()) == {1}
+    solved, solve = [], ITQ._solve
+    monkeypatch.setattr(ITQ, "_solve", lambda *given: (solved.append(1), solve(*given))[1])
+    compare_methods(*stores, ("itq",), BITS, class_folds=0)
+    assert len(solved) == len(BITS)
 
 
 def test_the_best_of_a_length_is_starred() -> None:
