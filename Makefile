@@ -67,15 +67,7 @@ image-test: $(READY) ## Build the image and run it in every role; root, buildah 
 
 bench: $(READY) ## Speed and memory beside a bare floor and other libraries, as one table; some minutes
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
-<<<<<<< HEAD
-	$(BIN)/python -m tests.benchmarks.bench_storage_read
-	$(BIN)/python -m tests.benchmarks.bench_ingest
-	$(BIN)/python -m tests.benchmarks.bench_scan
-	$(BIN)/python -m tests.benchmarks.bench_memory --gib 4
-	$(BIN)/python -m tests.benchmarks.bench_peers
-=======
 	$(BIN)/python -m tests.benchmarks
->>>>>>> daf54c14d05a35c6946d7db6507cfc71c4afde78
 
 faults: $(READY) ## Kill, starve, fill and damage everything on purpose; prints a table
 	$(BIN)/python -m tests.faults

@@ -297,8 +297,8 @@ def _array_in_place(files: DataFiles, feed: Feed, form: Mapping[str, Any]) -> st
     if len(parts) > 1 or not is_zarr(origin.path) or not same:
         raise InputError(
             f"{feed.inputs.features.describe()}: only all rows of one Zarr array can stay in "
-            "place, as they are: none left out, transposed, scaled or converted, in their own chunks. "
-            "Leave these options out, or ingest a copy"
+            "place, as they are: none left out, transposed, scaled or converted, in their own "
+            "chunks. Leave these options out, or ingest a copy"
         )
     location = origin.path if origin.variable is None else f"{origin.path}/{origin.variable}"
     location = place_of(location)
