@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import psutil
 from sadih_dask.cluster import ClusterSettings, running
 from sadih_dask.ingest import DataFiles, ingest
 from sadih_dask.ingest.synthetic import Clouds
+from tests.benchmarks.table import Row, show
 
 WAYS: dict[str, dict[str, Any]] = {
     "1 thread": {"kind": "threads", "threads": 1},
@@ -35,7 +36,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> list[Row]:
     """Make files, copy and ingest them in turns, print ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=2.0)
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--compression", default="none")
     parser.add_argument("--folder", type=Path)
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder = Path(name)
         size = written(folder, given.features, int(given.gib * 2**30 / (4 * given.features)))
@@ -58,6 +59,10 @@ def main() -> None:
             f"{way:12} {wall:6.2f} s {size / wall / 2**20:6.0f} MiB/s, {cpu:.2f} s CPU: "
             f"{copied / wall:.2f} of cp's bytes/s, {cpu / copying:.2f} x its processor time"
         )
+    return [
+        Row(f"ingest, {way}", "floor", "cp + sync", cpu / copying, 2.0)
+        for way, (_, cpu) in best.items()
+    ]
 
 
 def written(folder: Path, n_features: int, n_rows: int) -> int:
@@ -114,4 +119,4 @@ def processor_seconds() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    show(main())
