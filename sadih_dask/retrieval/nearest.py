@@ -20,6 +20,7 @@ import numpy as np
 from sadih_dask.errors import Argument, InputError, Remedy, require
 from sadih_dask.retrieval.codes import check_widths, columns, words
 from sadih_dask.retrieval.kernels import (
+    LEVELS,
     ROW_BITS,
     nearest_kernel,
     tile_buffer,
@@ -142,8 +143,7 @@ def nearest_keys(
     held = np.empty((len(queries), k), np.int64)
     known = 0
     if weights is not None:
-        lightest = np.zeros((len(queries), weights.shape[1] + 1), np.int64)
-        np.cumsum(np.sort(weights, axis=1), axis=1, out=lightest[:, 1:])
+        planes, buffer = _planes(weights), tile_buffer(LEVELS * prepared.shape[1])
     for rows, block in blocks:
         check_widths(queries, block)
         first_row = _first(rows)
@@ -154,11 +154,18 @@ def nearest_keys(
             if weights is None:
                 nearest_kernel(prepared, part, place, held, known, buffer)
             else:
-                weighted_kernel(prepared, weights, lightest, part, place, held, known, buffer)
+                weighted_kernel(prepared, weights, planes, part, place, held, known, buffer)
             known = min(k, known + part.shape[1])
         if not isinstance(rows, int):
             _renumber(held[:, :known], rows)
     return held[:, :known]
+
+
+def _planes(weights: Ints) -> Array:
+    """Bits of weights rounded down to levels, (q, 4, words): bit ``b`` of all in plane ``b``."""
+    levels = weights.astype(np.int64) * LEVELS // weights.max(axis=1, keepdims=True, initial=1)
+    planes = np.stack([levels >> b & 1 for b in range(LEVELS.bit_length())], axis=1)
+    return np.packbits(planes.astype(bool), axis=2, bitorder="little").view(np.uint64)
 
 
 def _first(rows: int | Ints) -> int:
