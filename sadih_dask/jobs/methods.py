@@ -62,8 +62,9 @@ def compare_methods(
     known = _Known(results, [store.fingerprint(), queries.fingerprint(), given, asked])
     scans: dict[str, Scanned] = {}
     for name in methods or METHODS:
-        left = [n for n in bits if (name, n) not in known.found]
-        for outcome in _measure(name, left, store, queries, given, asked, scans) if left else ():
+        said = [_parameters(name, {**given, "n_bits": n_bits}) for n_bits in bits]
+        left = [one for one in said if not known.has(name, one)]
+        for outcome in _measure(name, left, store, queries, asked, scans):
             known.add(outcome)
         for n_bits in bits:
             told(known.found[name, n_bits])
@@ -93,6 +94,11 @@ class _Known:
             if said["of"] == self._identity:
                 self.found = {(o.method, o.n_bits): o for o in outcomes if not o.failure}
 
+    def has(self, method: str, parameters: Mapping[str, Any]) -> bool:
+        """Whether it is known what a method reaches with such parameters."""
+        found = self.found.get((method, parameters["n_bits"]))
+        return found is not None and found.parameters == parameters
+
     def add(self, outcome: Outcome) -> None:
         """Remember, and write down."""
         self.found[outcome.method, outcome.n_bits] = outcome
@@ -102,20 +108,23 @@ class _Known:
             locate(self._path).write(lambda file: file.writelines([text]))
 
 
+def _parameters(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a method is learned with: what is given, where it has it, and its defaults."""
+    known = parameters_of(method_class(name))
+    return {n: given.get(n, parameter.default) for n, parameter in known.items()}
+
+
 def _measure(
     name: str,
-    bits: Sequence[int],
+    parameters: Sequence[Mapping[str, Any]],
     store: FeatureStore,
     queries: FeatureStore,
-    given: Mapping[str, Any],
     asked: tuple[int, int],
     scans: dict[str, Scanned],
 ) -> Iterator[Outcome]:
     rows: AskedRows | None = None
-    names = parameters_of(method_class(name))
-    for n_bits in bits:
-        outcome = Outcome(name, n_bits)
-        said = {n: value for n, value in {**given, "n_bits": n_bits}.items() if n in names}
+    for said in parameters:
+        outcome = Outcome(name, said["n_bits"], parameters=said)
         try:
             model = method_named(name, said)
             check_parameters(model)
@@ -134,7 +143,13 @@ def _measure(
                 {p: {m: getattr(e, kind)[m] for m in METRICS} for p, e in found.items()}
                 for kind in ("numbers", "standard_errors")
             )
-            outcome = Outcome(name, n_bits, numbers, errors, round(seconds, 3), peak())
+            outcome = replace(
+                outcome,
+                numbers=numbers,
+                standard_errors=errors,
+                seconds=round(seconds, 3),
+                peak_memory=peak(),
+            )
         except (SadihError, np.linalg.LinAlgError) as error:
             outcome = replace(outcome, failure=str(error))
         yield outcome

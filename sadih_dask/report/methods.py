@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ class Outcome:
     numbers          metric by protocol
     standard_errors  of these
     seconds          processor time of the solve, after the scan
+    parameters       all that it was learned with
     peak_memory      bytes that the solve took at most beside what was there; None if unknown
     """
 
@@ -38,6 +39,7 @@ class Outcome:
     seconds: float = 0.0
     peak_memory: int | None = None
     failure: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _measured(outcomes: Iterable[Outcome]) -> list[str]:

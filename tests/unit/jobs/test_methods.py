@@ -86,6 +86,11 @@ def test_results_of_other_rows_are_not_taken(
 ) -> None:
     found = compare_methods(*stores, ("bq",), (8,), class_folds=0, results=tmp_path)
     kept = json.loads((tmp_path / RESULTS).read_text())
+    kept["outcomes"][0] |= {"seconds": -1.0, "parameters": {"n_bits": 8, "anchors": 5}}
+    (tmp_path / RESULTS).write_text(json.dumps(kept))  # of other defaults
+    again = compare_methods(*stores, ("bq",), (8,), class_folds=0, results=tmp_path)
+    assert again[0].seconds >= 0
+    kept = json.loads((tmp_path / RESULTS).read_text())
     kept["of"][0] = "other rows"
     kept["outcomes"][0]["seconds"] = -1.0
     (tmp_path / RESULTS).write_text(json.dumps(kept))
