@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -156,22 +157,19 @@ def _measure(
 
 
 @contextlib.contextmanager
-def _peak_memory() -> Iterator[Callable[[], int | None]]:
-    """Bytes that this process held at most, beyond those before; None where nobody says."""
+def _peak_memory() -> Iterator[Callable[[], int]]:
+    """Bytes that Python and NumPy held at most, beyond those before."""
+    traced = tracemalloc.is_tracing()
+    if not traced:
+        tracemalloc.start()
+    tracemalloc.reset_peak()
+    before, peak = tracemalloc.get_traced_memory()[0], 0
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # begins a new peak
-        before = _resident("VmRSS")
-    except OSError:  # not Linux
-        yield lambda: None
-        return
-    after = 0
-    yield lambda: after
-    after = max(_resident("VmHWM") - before, 0)
-
-
-def _resident(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+        yield lambda: peak
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not traced:
+            tracemalloc.stop()
 
 
 def _write_page(folder: Path, outcomes: Sequence[Outcome], title: str, rows: int) -> None:

@@ -29,7 +29,7 @@ class Outcome:
     standard_errors  of these
     seconds          processor time of the solve, after the scan
     parameters       all that it was learned with
-    peak_memory      bytes that the solve took at most beside what was there; None if unknown
+    peak_memory      bytes that the solve took at most beside what was there; None if it failed
     """
 
     method: str
@@ -85,8 +85,8 @@ def drawing(outcomes: Sequence[Outcome]) -> Drawing | None:
     from sadih_dask.report.figures import Curve
 
     curves = []
-    for name in dict.fromkeys(one.method for one in outcomes):
-        for protocol in _measured(outcomes):
+    for protocol in _measured(outcomes):
+        for name in dict.fromkeys(one.method for one in outcomes):
             of_it = [o for o in outcomes if o.method == name and protocol in o.numbers]
             line = sorted((one.n_bits, one.numbers[protocol]["MAP"]) for one in of_it)
             if line:

@@ -51,7 +51,8 @@ def test_side_by_side(stores: tuple[FeatureStore, FeatureStore], tmp_path: Path)
     assert (tmp_path / "figures" / "map-bits.svg").exists()
     page = (tmp_path / "report.html").read_text()
     assert f"{found[0].numbers['fresh']['MAP']:.4f}" in page
-    assert all(one.peak_memory is not None for one in found if not one.failure)
+    assert found[0].peak_memory is not None
+    assert found[0].peak_memory > 600 * 64 * 8  # the sampled rows about their mean
 
 
 def test_one_scan_and_one_solve(
