@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -62,8 +63,9 @@ def compare_methods(
     known = _Known(results, [store.fingerprint(), queries.fingerprint(), given, asked])
     scans: dict[str, Scanned] = {}
     for name in methods or METHODS:
-        left = [n for n in bits if (name, n) not in known.found]
-        for outcome in _measure(name, left, store, queries, given, asked, scans) if left else ():
+        said = [_parameters(name, {**given, "n_bits": n_bits}) for n_bits in bits]
+        left = [one for one in said if not known.has(name, one)]
+        for outcome in _measure(name, left, store, queries, asked, scans):
             known.add(outcome)
         for n_bits in bits:
             told(known.found[name, n_bits])
@@ -93,6 +95,11 @@ class _Known:
             if said["of"] == self._identity:
                 self.found = {(o.method, o.n_bits): o for o in outcomes if not o.failure}
 
+    def has(self, method: str, parameters: Mapping[str, Any]) -> bool:
+        """Whether it is known what a method reaches with such parameters."""
+        found = self.found.get((method, parameters["n_bits"]))
+        return found is not None and found.parameters == parameters
+
     def add(self, outcome: Outcome) -> None:
         """Remember, and write down."""
         self.found[outcome.method, outcome.n_bits] = outcome
@@ -102,20 +109,23 @@ class _Known:
             locate(self._path).write(lambda file: file.writelines([text]))
 
 
+def _parameters(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a method is learned with: what is given, where it has it, and its defaults."""
+    known = parameters_of(method_class(name))
+    return {n: given.get(n, parameter.default) for n, parameter in known.items()}
+
+
 def _measure(
     name: str,
-    bits: Sequence[int],
+    parameters: Sequence[Mapping[str, Any]],
     store: FeatureStore,
     queries: FeatureStore,
-    given: Mapping[str, Any],
     asked: tuple[int, int],
     scans: dict[str, Scanned],
 ) -> Iterator[Outcome]:
     rows: AskedRows | None = None
-    names = parameters_of(method_class(name))
-    for n_bits in bits:
-        outcome = Outcome(name, n_bits)
-        said = {n: value for n, value in {**given, "n_bits": n_bits}.items() if n in names}
+    for said in parameters:
+        outcome = Outcome(name, said["n_bits"], parameters=said)
         try:
             model = method_named(name, said)
             check_parameters(model)
@@ -134,29 +144,32 @@ def _measure(
                 {p: {m: getattr(e, kind)[m] for m in METRICS} for p, e in found.items()}
                 for kind in ("numbers", "standard_errors")
             )
-            outcome = Outcome(name, n_bits, numbers, errors, round(seconds, 3), peak())
+            outcome = replace(
+                outcome,
+                numbers=numbers,
+                standard_errors=errors,
+                seconds=round(seconds, 3),
+                peak_memory=peak(),
+            )
         except (SadihError, np.linalg.LinAlgError) as error:
             outcome = replace(outcome, failure=str(error))
         yield outcome
 
 
 @contextlib.contextmanager
-def _peak_memory() -> Iterator[Callable[[], int | None]]:
-    """Bytes that this process held at most, beyond those before; None where nobody says."""
+def _peak_memory() -> Iterator[Callable[[], int]]:
+    """Bytes that Python and NumPy held at most, beyond those before."""
+    traced = tracemalloc.is_tracing()
+    if not traced:
+        tracemalloc.start()
+    tracemalloc.reset_peak()
+    before, peak = tracemalloc.get_traced_memory()[0], 0
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # begins a new peak
-        before = _resident("VmRSS")
-    except OSError:  # not Linux
-        yield lambda: None
-        return
-    after = 0
-    yield lambda: after
-    after = max(_resident("VmHWM") - before, 0)
-
-
-def _resident(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+        yield lambda: peak
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not traced:
+            tracemalloc.stop()
 
 
 def _write_page(folder: Path, outcomes: Sequence[Outcome], title: str, rows: int) -> None:

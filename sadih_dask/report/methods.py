@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,8 @@ class Outcome:
     numbers          metric by protocol
     standard_errors  of these
     seconds          processor time of the solve, after the scan
-    peak_memory      bytes that the solve took at most beside what was there; None if unknown
+    parameters       all that it was learned with
+    peak_memory      bytes that the solve took at most beside what was there; None if it failed
     """
 
     method: str
@@ -38,6 +39,7 @@ class Outcome:
     seconds: float = 0.0
     peak_memory: int | None = None
     failure: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _measured(outcomes: Iterable[Outcome]) -> list[str]:
@@ -83,8 +85,8 @@ def drawing(outcomes: Sequence[Outcome]) -> Drawing | None:
     from sadih_dask.report.figures import Curve
 
     curves = []
-    for name in dict.fromkeys(one.method for one in outcomes):
-        for protocol in _measured(outcomes):
+    for protocol in _measured(outcomes):
+        for name in dict.fromkeys(one.method for one in outcomes):
             of_it = [o for o in outcomes if o.method == name and protocol in o.numbers]
             line = sorted((one.n_bits, one.numbers[protocol]["MAP"]) for one in of_it)
             if line:
