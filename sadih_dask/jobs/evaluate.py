@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import time
@@ -27,6 +26,7 @@ from sadih_dask.files.redaction import redact
 from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.evaluation import AskedRows
 from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES
+from sadih_dask.model.scanning import known_scan
 from sadih_dask.report import code_statistics
 from sadih_dask.report.page import Length, Retrieval, drawings, render
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols, sample_queries
@@ -118,8 +118,9 @@ def measure(
     own = model.hash_function_.n_bits
     if former is not None:
         return _measure_more(model, rows, max_queries, former)
-    asked = AskedRows(model, rows.queries, rows.database, max_queries, class_folds)
     all_bits = sorted({own, *n_bits})
+    asked = AskedRows(model, rows.queries, rows.database, max_queries, class_folds, all_bits)
+    known = known_scan(model)
     heard = heard_in((rows.database or rows.queries).n_rows * len(all_bits)) or nobody
     lengths: list[Length] = []
     counted: Counted | None = None
@@ -130,7 +131,9 @@ def measure(
 
     for bits in all_bits:
         with reporting(nobody):
-            sister, seconds = (model, None) if bits == own else _sister(model, bits)
+            began = time.perf_counter()
+            sister = model if bits == own else model.at_lengths([bits], known)[bits]
+            seconds = None if bits == own else time.perf_counter() - began
             codes = rows.codes if bits == own else None
             of_length = asked.count(sister, codes, progress=part)
             found = asked.evaluate(sister, counted=of_length)
@@ -159,12 +162,6 @@ def _measure_more(
             length = replace(length, protocols=own)
         lengths.append(length)
     return Measured(lengths, counted, former.rows)
-
-
-def _sister(model: Hasher, n_bits: int) -> tuple[Hasher, float]:
-    began = time.perf_counter()
-    sister: Hasher = copy.copy(model).set_params(n_bits=n_bits).refit()
-    return sister, time.perf_counter() - began
 
 
 def look_closer(model: Hasher, rows: Collection, lengths: Sequence[Length]) -> Retrieval:

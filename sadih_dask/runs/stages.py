@@ -28,6 +28,7 @@ from sadih_dask.jobs.evaluate import (
     write_page,
 )
 from sadih_dask.jobs.export import export_faiss, grows
+from sadih_dask.jobs.methods import compare_methods
 from sadih_dask.report.page import Length
 from sadih_dask.runs.directory import Artefact
 from sadih_dask.runs.fit import Fit
@@ -37,6 +38,8 @@ from sadih_dask.runs.stage import CODES, INDEX, Context, Made, Outputs, Stage
 from sadih_dask.stores.coverage import Coverage
 
 logger = logging.getLogger(__name__)
+
+COMPARISON = "comparison"
 
 
 class Ingest(Stage):
@@ -305,4 +308,50 @@ def _notes(context: Context) -> dict[str, object]:
     return notes
 
 
-STAGES: tuple[Stage, ...] = (Ingest(), Fit(), Encode(), Evaluate(), Export(), Report())
+class Compare(Stage):
+    """Other methods beside the model's."""
+
+    name, title, needs, makes = "compare", "Comparing methods", ("ingest",), (COMPARISON,)
+
+    def wanted(self, settings: Settings) -> bool:
+        """Whether it is asked for."""
+        return settings.compare is not None
+
+    def decides(self, context: Context) -> Any:
+        """The rows on both sides, the methods and lengths, and the parameters that they share."""
+        rows = [context.outputs["ingest"][name] for name in ("database", "queries")]
+        return [rows, self._asked(context), context.settings.report.title]
+
+    def work(self, context: Context, artefact: Artefact) -> Made:
+        """Learn by every method, and look the queries up."""
+        queries, asked = context.asked, self._asked(context)
+        title = context.settings.report.title
+        with artefact.local_folder() as folder, context.display(self.title, goes_on=True):
+            found = compare_methods(
+                context.database,
+                queries,
+                **asked,
+                results=folder / COMPARISON,
+                title=title or "Methods side by side",
+            )
+        failed = [f"{one.method}, {one.n_bits} bits: {one.failure}" for one in found if one.failure]
+        return Made({"n_measured": len(found) - len(failed)}, {"rows": queries.n_rows}, (*failed,))
+
+    @staticmethod
+    def _asked(context: Context) -> dict[str, Any]:
+        settings = context.settings
+        shared = {n: v for n, v in settings.model.parameters.items() if n != "n_bits"}
+        said = settings.compare.model_dump() if settings.compare is not None else {}
+        asked = settings.evaluation.model_dump(include={"max_queries", "class_folds"})
+        return {**said, **asked, "parameters": shared}
+
+
+STAGES: tuple[Stage, ...] = (
+    Ingest(),
+    Fit(),
+    Encode(),
+    Evaluate(),
+    Export(),
+    Report(),
+    Compare(),
+)

@@ -6,12 +6,13 @@
 Runs `sadih run pipelines/synthetic_large.toml` as a command, on two threads, on two processes of
 one thread each, and with everything on an S3 server (moto, which keeps it in memory, so that case
 has a tenth of the rows unless it is told; the server is no part of what is counted). Watches the
-command and all its processes: wall and processor seconds and bytes read and written by system
-calls on files a stage (what goes through sockets to S3 is not among them), and the most memory that each process ever had resident,
-beside the plan that `fit` has made. Floors are the bare loops of `bench_scan` (without anchors)
-and `bench_encode`, in processor seconds on some of the rows, times the rest. `fit` contains what
-is done once, whatever the rows: anchors, solving. Growth is that of processor seconds, over that
-of rows: 1 is linear, and a constant part makes it less. The stores are removed again.
+command and all its processes: wall and processor seconds of each stage, bytes that system calls
+read from and wrote to files (not what goes through sockets to S3), and the most memory that each
+process ever had resident, beside the plan that `fit` has made. Floors are the bare loops of
+`bench_scan` (without anchors) and `bench_encode`, in processor seconds on some of the rows, times
+the rest. `fit` contains what is done once, whatever the rows: anchors, solving. Growth is that of
+processor seconds, over that of rows: 1 is linear, and a constant part makes it less. The stores are
+removed again.
 """
 
 from __future__ import annotations
