@@ -11,7 +11,7 @@ from sadih_dask.jobs.fit import Fitted, compare_models, fit, reusable
 from sadih_dask.jobs.tune import tune
 from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.methods import load_model, method_named
-from sadih_dask.runs.directory import SCAN, Artefact, key_of
+from sadih_dask.runs.artefact import SCAN, Artefact, key_of
 from sadih_dask.runs.settings import Model, Search, Settings
 from sadih_dask.runs.stage import MODEL, TUNING, Context, Made, Outputs, Stage
 from sadih_dask.stores import FeatureStore

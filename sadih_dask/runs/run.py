@@ -16,7 +16,8 @@ from typing import Any
 
 from sadih_dask.errors import ConfigError, SadihError
 from sadih_dask.files.redaction import redact_values
-from sadih_dask.runs.directory import Artefact, RunDirectory, key_of
+from sadih_dask.runs.artefact import Artefact, key_of
+from sadih_dask.runs.directory import RunDirectory
 from sadih_dask.runs.record import (
     Record,
     RunLog,

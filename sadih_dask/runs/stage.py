@@ -21,7 +21,8 @@ from sadih_dask.jobs.evaluate import Collection
 from sadih_dask.jobs.ingest import Clouds, Digits, Plan, Source, SourceFiles, Stores
 from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.methods import load_model
-from sadih_dask.runs.directory import Artefact, RunDirectory, key_of
+from sadih_dask.runs.artefact import Artefact, key_of
+from sadih_dask.runs.directory import RunDirectory
 from sadih_dask.runs.settings import DigitsSource, Files, Settings, SyntheticSource
 from sadih_dask.sources import read_class_names
 from sadih_dask.stores import CodeStore, FeatureStore

@@ -30,7 +30,7 @@ from sadih_dask.jobs.evaluate import (
 from sadih_dask.jobs.export import export_faiss, grows
 from sadih_dask.jobs.methods import compare_methods
 from sadih_dask.report.page import Length
-from sadih_dask.runs.directory import Artefact
+from sadih_dask.runs.artefact import Artefact
 from sadih_dask.runs.fit import Fit
 from sadih_dask.runs.record import MOST_CLASSES
 from sadih_dask.runs.settings import Settings
@@ -249,7 +249,7 @@ class Export(Stage):
         change = Coverage.from_json(found[1]["covers"]).difference(context.codes)
         if change is None or len(change.deleted):
             return None
-        data = found[0].read_checked(INDEX)
+        data = found[0].read_intact(INDEX)
         return None if data is None else (data, change.first_new)
 
 
