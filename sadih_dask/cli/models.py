@@ -172,6 +172,11 @@ def fit_command(
         f"({fitted.n_rows_read:,} read now, {before}{fitted.n_rows_known:,} known before{gone}), "
         f"{fitted.model.groups_.n_groups:,} label groups."
     )
+    if fitted.n_anchors_left:
+        complain(
+            f"warning: {fitted.n_anchors_left:,} of its anchors are deleted rows, and stay in it. "
+            "To draw others, and read all rows again: --overwrite"
+        )
 
 
 @click.command()

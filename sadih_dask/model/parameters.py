@@ -80,7 +80,10 @@ class Parameter:
             range_ = f"a whole number of {self.least} or more"
         else:
             range_ = f"a whole number from {self.least} to {self.most}"
-        others = [f"a numpy.random.{kind.__name__}" for kind in self.objects]
+        others = [
+            "an array" if kind is np.ndarray else f"a numpy.random.{kind.__name__}"
+            for kind in self.objects
+        ]
         return "; expected " + " or ".join([range_, *others, *map(repr, self.also)])
 
 
@@ -94,7 +97,9 @@ PARAMETERS: dict[str, Parameter] = {
     "solver": Parameter(str, "exact", "update rules", "steps", _words(SolverKind)),
     "start": Parameter(str, "separated", "starting codes", "start", _words(StartKind)),
     "encoder": Parameter(str, "auto", "hash function", "start", ("auto", *_words(EncoderKind))),
-    "anchors": Parameter(int, 1000, "radial basis functions", "scan", least=1, also=(None,)),
+    "anchors": Parameter(
+        int, 1000, "radial basis functions", "scan", least=1, also=(None,), objects=(np.ndarray,)
+    ),
     "sigma": Parameter(float, None, "their width", "scan", positive=True, also=(None,)),
     "alpha": Parameter(float, 0.01, "weight of reconstruction", "steps"),
     "beta": Parameter(float, 0.01, "weight of encoding", "steps"),
