@@ -65,12 +65,9 @@ system:
 image-test: $(READY) ## Build the image and run it in every role; root, buildah and debootstrap needed
 	SADIH_IMAGE_TEST=$(CURDIR)/.image $(BIN)/python -m pytest tests/deploy/test_deploy_image.py
 
-bench: $(READY) ## Speed and memory beside a bare floor and other libraries; about five minutes
+bench: $(READY) ## Speed and memory beside a bare floor and other libraries, as one table; some minutes
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
-	$(BIN)/python -m tests.benchmarks.bench_storage_read
-	$(BIN)/python -m tests.benchmarks.bench_scan
-	$(BIN)/python -m tests.benchmarks.bench_memory --gib 4
-	$(BIN)/python -m tests.benchmarks.bench_peers
+	$(BIN)/python -m tests.benchmarks
 
 faults: $(READY) ## Kill, starve, fill and damage everything on purpose; prints a table
 	$(BIN)/python -m tests.faults

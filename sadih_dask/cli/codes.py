@@ -63,6 +63,12 @@ def encode_command(
     help="Order features (--model) by Hamming distance, too: all bits count alike.",
 )
 @click.option(
+    "--where",
+    multiple=True,
+    metavar="COLUMN=VALUE",
+    help="Only among rows with this label or id, as label=cat or id=10..19; repeat for others.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
@@ -92,6 +98,7 @@ def search_command(
     radius: int | None,
     model: str | None,
     symmetric: bool,
+    where: tuple[str, ...],
     output: Path | None,
     max_results: int,
     show: int,
@@ -117,7 +124,8 @@ def search_command(
         exact = symmetric or radius is not None
         asked = open_queries(queries, database, learner, symmetric=exact)
         with running.bar("Searching"):
-            found = look_up(database, asked, k or 100, radius, max_results=max_results)
+            form: dict[str, Any] = {"max_results": max_results, "where": where}
+            found = look_up(database, asked, k or 100, radius, **form)
     names = range(len(found)) if asked.ids is None else asked.ids
     for line in _table(found, names, show):
         echo(line)

@@ -320,7 +320,7 @@ _class_folds = click.option(
 @_lengths
 @_max_queries
 @_class_folds
-@_output("Write every number and a figure there; the same command goes on from it.")
+@_output("Write every number, a figure and report.html there; the same command goes on from it.")
 @_parameters(("anchors", "sigma", "block_rows", "random_state"))
 @options.running
 def compare_methods_command(
@@ -340,7 +340,8 @@ def compare_methods_command(
     that read the same features share one scan; a method that fails does not stop the others.
     Methods have anchors of their own unless --anchors is given.
     """
-    from sadih_dask.jobs.methods import Outcome, as_table, compare_methods
+    from sadih_dask.jobs.methods import compare_methods
+    from sadih_dask.report.methods import Outcome, as_table
     from sadih_dask.stores import FeatureStore
 
     def told(one: Outcome) -> None:

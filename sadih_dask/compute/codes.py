@@ -1,22 +1,58 @@
-"""Database codes as tasks read them: arrays in memory, a code store, or rows hashed on the way."""
+"""Database codes as tasks read them: arrays in memory, a code store, or rows hashed on the way.
+
+A search may be confined to some rows, a `Selection`: those of a label, of some ids, or of a mask.
+Columns are looked at block by block before the codes are: a block without such a row is not read,
+and of the others only the codes of these rows are compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.rows import ArrayRows, StoreRows
 from sadih_dask.errors import Argument, DtypeError, InputError, Remedy
+from sadih_dask.learning.classes import Vocabulary
 from sadih_dask.retrieval.codes import check_bitorder, check_packed, n_bytes, reorder
 from sadih_dask.stores import CodeStore
 from sadih_dask.types import Array, BitOrder, Bytes, Ints
 
 BLOCK_BYTES = 4 * 2**20
 """Bytes of codes read at a time, unless a storage chunk is larger."""
+Where: TypeAlias = Mapping[str, Any] | Array
+"""Values of columns that rows must have ("label", "id"), or one truth value for each row."""
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Rows of a database that have one of the ``accepted`` values in every column, or a mask."""
+
+    accepted: Mapping[str, Array | range]
+    mask: Array | None = None
+
+    def rows(self, source: Any, start: int, stop: int) -> Ints:
+        """Which of the rows ``[start, stop)`` are selected, counted from ``start``."""
+        kept = np.ones(stop - start, bool) if self.mask is None else self.mask[start:stop]
+        for name, values in self.accepted.items():
+            if kept.any():
+                kept = kept & _has(name, source.read(name, start, stop), values)
+        return np.flatnonzero(kept)
+
+
+def _has(name: str, held: Array, values: Array | range) -> Array:
+    """Where one of the values is held: a number between two, a bit that is set, or an equal."""
+    if isinstance(values, range):
+        return np.asarray((held >= values.start) & (held < values.stop))
+    if name == "label_bits":
+        bits = np.bitwise_or.reduce([held[:, v >> 3] >> (v & 7) for v in values])
+        return np.asarray(bits & 1, bool)
+    return np.isin(held, values, kind="sort" if len(values) < 16 else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +64,7 @@ class DatabaseCodes:
     chunk_rows  rows that cost as much to read as one
     block_rows  rows of a block
     local       whether they are in this process; a store is sent to workers by its address
+    where       the rows to search among, if not all
     """
 
     source: Any
@@ -37,6 +74,7 @@ class DatabaseCodes:
     block_rows: int
     local: bool
     encoder: HashRows | None = None
+    where: Selection | None = None
 
     @classmethod
     def in_memory(cls, codes: Bytes, n_bits: int) -> DatabaseCodes:
@@ -69,9 +107,25 @@ class DatabaseCodes:
                 yield row, self.encoder(np.asarray(features), row)
             return
         for row in range(start, stop, self.block_rows):
+            yield row, self._between(row, min(row + self.block_rows, stop))
+
+    def selected(self, start: int, stop: int) -> Iterator[tuple[int | Ints, Bytes]]:
+        """As `blocks`, of the rows to search among: with all their numbers where some are not."""
+        if self.where is None:
+            yield from self.blocks(start, stop)
+            return
+        for row in range(start, stop, self.block_rows):
             last = min(row + self.block_rows, stop)
-            store = self.store
-            yield row, self.source[row:last] if store is None else in_little(store, row, last)
+            rows = self.where.rows(self.source, row, last)
+            if len(rows) == last - row:
+                yield row, self._between(row, last)
+            elif len(rows):
+                yield row + rows, self._between(row, last).take(rows, axis=0)
+
+    def _between(self, start: int, stop: int) -> Bytes:
+        store = self.store
+        held: Bytes = self.source[start:stop] if store is None else in_little(store, start, stop)
+        return held
 
     def take(self, rows: Ints) -> Bytes:
         """Codes of single rows."""
@@ -87,7 +141,11 @@ def in_little(store: CodeStore, start: int = 0, stop: int | None = None) -> Byte
 
 
 def open_codes(
-    database: Any, queries: Any, n_bits: int | None = None, bitorder: BitOrder | None = None
+    database: Any,
+    queries: Any,
+    n_bits: int | None = None,
+    bitorder: BitOrder | None = None,
+    where: Where | None = None,
 ) -> tuple[DatabaseCodes, Bytes]:
     """Packed codes (n, bytes) or code stores, as something to read blocks from, and all queries.
 
@@ -103,7 +161,73 @@ def open_codes(
             check_packed(packed, n_bits, "the database")
         packed = reorder(packed, order, "little")
         codes = DatabaseCodes.in_memory(packed, n_bits or 8 * packed.shape[1])
+    if where is not None:
+        codes = replace(codes, where=_selection(codes, where))
     return codes, _read_queries(queries, codes, order)
+
+
+def _selection(codes: DatabaseCodes, where: Where) -> Selection:
+    """The rows that are meant, in the numbers of the store."""
+    if not isinstance(where, Mapping):
+        mask = np.asarray(where)
+        if mask.dtype != bool or mask.shape != (codes.n_rows,):
+            raise InputError(
+                f"where is an array of {mask.dtype} and shape {mask.shape}; give one truth value "
+                f"for each of {codes.n_rows:,} rows, or values of columns: {{'label': 'cat'}}"
+            )
+        return Selection({}, mask)
+    if codes.store is None:
+        raise InputError(
+            "codes in an array have no columns to search by; give where as one truth value a row"
+        )
+    return Selection(dict(_accepted(codes.store, *item) for item in where.items()))
+
+
+def _accepted(store: CodeStore, column: str, given: Any) -> tuple[str, Array | range]:
+    """The array that a column is, and its values that are meant: as they are stored, or a range."""
+    arrays = {"id": ("ids",), "label": ("labels", "label_bits")}
+    array = next((name for name in arrays.get(column, ()) if name in store.arrays), "")
+    if not array:
+        there = [name for name, forms in arrays.items() if not {*forms}.isdisjoint(store.arrays)]
+        raise InputError(
+            f"{store.url} has no column {column!r} to search by; it has {there or 'codes only'}. "
+            "Labels and ids are those of the feature store that was encoded; codes that were "
+            "written without have to be encoded anew",
+            remedy=Remedy("Replace them with {}", Argument("overwrite", True)),
+        )
+    named, kind = array != "ids" and bool(store.class_names), store.dtype(array).kind
+    if isinstance(given, str) and not named and kind in "iu" and (span := _RANGE.fullmatch(given)):
+        given = range(int(span[1]), int(span[2]) + 1)
+    if isinstance(given, range) and not named and array != "label_bits" and given.step == 1:
+        return array, given
+    values = [given] if isinstance(given, str | bytes) or not np.iterable(given) else list(given)
+    if not values:
+        raise InputError(f"where gives no value of {column!r}; leave it out to search all rows")
+    if named:
+        return array, _class_numbers(store, values)
+    try:
+        numbers = np.array(values, kind) if kind in "SU" else np.array([int(v) for v in values])
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"{column} {values[0]!r}: {store.url} has "
+            f"{'text' if kind in 'SU' else 'whole numbers without names'} there"
+        ) from error
+    n_labels = store.properties.get("n_labels", 0)
+    if array == "label_bits" and not 0 <= numbers.min() <= numbers.max() < n_labels:
+        raise InputError(f"{store.url} has labels 0 to {n_labels - 1}, got {given!r}")
+    return array, numbers
+
+
+def _class_numbers(store: CodeStore, values: list[Any]) -> Ints:
+    """Numbers of classes by their names."""
+    known, wanted = Vocabulary.of_names(store.class_names), Vocabulary(np.array(values))
+    numbers = known.find(wanted)
+    if np.any(numbers < 0):
+        unknown = values[int(np.argmax(numbers < 0))]
+        shown = ", ".join(map(repr, store.class_names[:5]))
+        more = f" ... ({len(known):,})" if len(known) > 5 else ""
+        raise InputError(f"{store.url} has no class {unknown!r}; it has {shown}{more}")
+    return numbers
 
 
 def _order_of_arrays(database: Any, queries: Any, bitorder: BitOrder | None) -> BitOrder:

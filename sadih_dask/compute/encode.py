@@ -197,14 +197,20 @@ def write_codes(
     """Encode the rows of a store that codes of this model do not cover; return how many, too.
 
     Codes that are there stay as they are: new rows are encoded, those of deleted rows dropped, in
-    one commit. The same call completes one that was interrupted.
+    one commit. The same call completes one that was interrupted. Ids and labels of the rows go with
+    the codes, so that one can search among those of a label.
     """
-    coverage = Coverage.of(store, (encoder.array,), redact(store.url))
     protocol = "learned" if encoder.array == "labels" else "encoded"
-    properties = {"protocol": protocol, "covers": coverage.to_json()}
     found = None if overwrite else _codes_of(url, model, protocol, bitorder)
     seen = None if found is None else coverage_of(found)
     change = None if seen is None else seen.difference(store)
+    # Codes that were written without labels stay without
+    kept = "labels" in store.arrays and (found is None or change is None or found.labelled)
+    arrays = ("features", "labels") if kept and encoder.array == "features" else (encoder.array,)
+    coverage = Coverage.of(store, arrays, redact(store.url))
+    properties: dict[str, Any] = {"protocol": protocol, "covers": coverage.to_json()}
+    if kept and store.class_names:
+        properties["class_names"] = list(store.class_names)
     if found is not None and change is not None:
         if change.is_empty:
             return found, 0
@@ -226,6 +232,7 @@ def write_codes(
             n_bits=n_bits,
             model=model,
             id_dtype=_id_dtype(store),
+            **_label_form(store),
             bitorder=bitorder,
             source=redact(store.url),
             chunk_rows=code_chunk_rows(store.chunk_rows, block_rows),
@@ -233,7 +240,7 @@ def write_codes(
             overwrite=overwrite or found is not None,
         )
     first = store.n_rows - writer.n_rows
-    fill(writer, _encode_block, (store, first, encoder, block_rows))
+    fill(writer, _encode_block, (store, first, encoder, block_rows, kept))
     return writer.finalise(), writer.n_rows
 
 
@@ -342,9 +349,11 @@ def coverage_of(codes: CodeStore) -> Coverage | None:
 
 
 def _encode_block(
-    writer: CodeWriter, block: int, job: tuple[FeatureStore, int, HashRows | LookUpLabels, int]
+    writer: CodeWriter,
+    block: int,
+    job: tuple[FeatureStore, int, HashRows | LookUpLabels, int, bool],
 ) -> Digests:
-    store, offset, encoder, block_rows = job
+    store, offset, encoder, block_rows, labelled = job
     start, stop = writer.rows_of(block)
     first, last = offset + start, offset + stop
     rows = StoreRows(store, 0, store.n_rows)
@@ -352,7 +361,8 @@ def _encode_block(
         encoder(values, row) for row, values in rows.blocks(encoder.array, first, last, block_rows)
     ]
     ids = store.read("ids", first, last) if "ids" in store.arrays else None
-    return writer.write(start, np.concatenate(parts), ids)
+    labels = store.read("labels", first, last) if labelled else None
+    return writer.write(start, np.concatenate(parts), ids, labels)
 
 
 def _id_dtype(store: FeatureStore) -> str | None:
@@ -362,6 +372,15 @@ def _id_dtype(store: FeatureStore) -> str | None:
     if dtype.kind == "i":
         return "int64"
     return f"{dtype.kind}{dtype.itemsize // (4 if dtype.kind == 'U' else 1)}"
+
+
+def _label_form(store: FeatureStore) -> dict[str, Any]:
+    """How labels of a store are kept beside codes: class numbers in four bytes, or bits."""
+    columns = store.shape("labels")[1:] if "labels" in store.arrays else None
+    if columns is None:
+        return {}
+    dtype = "int32" if store.class_names else store.dtype("labels").name
+    return {"n_labels": columns[0]} if columns else {"label_dtype": dtype}
 
 
 def code_chunk_rows(chunk_rows: int, block_rows: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from sadih_dask.compute.codes import DatabaseCodes, open_codes
+from sadih_dask.compute.codes import DatabaseCodes, Where, open_codes
 from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import Question, Result, reduce_pairs
 from sadih_dask.errors import InputError
@@ -39,6 +39,7 @@ def search(
     k: int = ...,
     *,
     projections: Any = ...,
+    where: Where | None = ...,
     bitorder: BitOrder | None = ...,
     progress: Progress | None = ...,
 ) -> Neighbours: ...
@@ -51,6 +52,7 @@ def search(
     *,
     radius: int,
     max_results: int = ...,
+    where: Where | None = ...,
     bitorder: BitOrder | None = ...,
     progress: Progress | None = ...,
 ) -> WithinRadius: ...
@@ -64,6 +66,7 @@ def search(
     radius: int | None = None,
     max_results: int = MAX_RESULTS,
     projections: Any = None,
+    where: Where | None = None,
     bitorder: BitOrder | None = None,
     progress: Progress | None = None,
 ) -> Neighbours | WithinRadius:
@@ -82,12 +85,17 @@ def search(
     better, as "asymmetric"), as exactly, and costs a little more. Distances are then sums of the
     weights of the bits that differ, which are 1 on average.
 
+    ``where`` confines the search to some rows, exactly and in proportion faster: a mapping from
+    "label" or "id" of a code store to a value, several of which any will do, or a range of whole
+    numbers; rows must meet all of its conditions. Or it is one truth value for each row. Fewer than
+    ``k`` such rows are all found.
+
     ``bitorder`` is that of codes in arrays, which may be left out where it is little. Stores know
     theirs: two that differ are compared bit by bit, as any others.
     """
     scores = None if projections is None else np.asarray(projections)
     n_bits = None if scores is None else scores.shape[-1]
-    codes, packed = open_codes(database, queries, n_bits, bitorder)
+    codes, packed = open_codes(database, queries, n_bits, bitorder, where)
     if radius is not None:
         if k is not None or scores is not None:
             raise InputError("give k or radius, not both; projections weight the bits of the k")
@@ -175,7 +183,7 @@ class Nearest:
     ) -> Ints:
         """Smallest keys over rows ``[start, stop)``."""
         codes, weights = queries
-        return nearest_keys(codes, database.blocks(start, stop), self.k, weights)
+        return nearest_keys(codes, database.selected(start, stop), self.k, weights)
 
     def merge(self, one: Ints, other: Ints) -> Ints:
         """Smallest keys of two ranges."""
@@ -195,7 +203,7 @@ class Within:
         self, database: DatabaseCodes, queries: tuple[Bytes, Ints | None], start: int, stop: int
     ) -> Finds:
         """Finds in rows ``[start, stop)``."""
-        return keys_within(queries[0], database.blocks(start, stop), self.radius, self.limit)
+        return keys_within(queries[0], database.selected(start, stop), self.radius, self.limit)
 
     def merge(self, one: Finds, other: Finds) -> Finds:
         """Finds in two ranges."""

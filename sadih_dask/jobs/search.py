@@ -11,6 +11,7 @@ Search from stores and files: queries as codes, or as features that are hashed f
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,9 +156,22 @@ def look_up(
     radius: int | None,
     *,
     max_results: int,
+    where: Sequence[str] = (),
 ) -> Neighbours | WithinRadius:
-    """Find the ``k`` nearest, or all within a radius."""
+    """Find the ``k`` nearest, or all within a radius, where conditions are met if there are any.
+
+    A condition is "column=value". Several of one column are met by any of its values, those of
+    several columns by all of them.
+    """
+    values: dict[str, list[str]] = {}
+    for condition in where:
+        column, equals, value = condition.partition("=")
+        if not equals:
+            raise InputError(f"{condition!r} is no condition; write column=value, as label=cat")
+        values.setdefault(column.strip(), []).append(value.strip())
+    meant = {column: found if len(found) > 1 else found[0] for column, found in values.items()}
     given: dict[str, Any] = {"bitorder": "little", "progress": heard_in(codes.n_rows)}
+    given["where"] = meant or None
     if radius is not None:
         return search(codes, queries.codes, radius=radius, max_results=max_results, **given)
     return search(codes, queries.codes, k, projections=queries.projections, **given)

@@ -6,10 +6,10 @@ import copy
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,6 +18,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.codes import Where
 from sadih_dask.compute.encode import (
     HashRows,
     LookUpLabels,
@@ -48,7 +49,7 @@ from sadih_dask.model.inputs import (
     stored_targets,
 )
 from sadih_dask.model.model_file import Model, read_model, write_model
-from sadih_dask.model.parameters import MAX_QUERIES, Parameter, check_parameters, parameters_of
+from sadih_dask.model.parameters import MAX_QUERIES, check_parameters
 from sadih_dask.model.scanning import (
     CheckpointLike,
     Scanned,
@@ -85,6 +86,7 @@ class Learned:
     trace: Trace = field(default_factory=lambda: Trace((), 0, 0))
 
 
+@dataclass(eq=False, repr=False)
 class Hasher(
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
@@ -93,7 +95,8 @@ class Hasher(
     """What all ways to learn a hash function share: rows in, statistics, codes and files out.
 
     Learning reads the data once, into statistics whose size does not depend on the number of rows;
-    a method (`model.methods`) declares its parameters and solves from these.
+    a method (`model.methods`) declares its parameters, as fields of a dataclass under names of
+    `model.parameters`, and solves from these.
 
     Attributes
     ----------
@@ -114,27 +117,19 @@ class Hasher(
     """What the method is called in model files, configurations and on the command line."""
     supervised: ClassVar[bool] = True
     """Whether codes follow labels; else rows need none."""
-    PARAMETERS: ClassVar[Mapping[str, Parameter]] = parameters_of(anchors=None)
-    """What the constructor takes."""
-    sample_rows: int = KEPT_ROWS
+    learns_from: ClassVar[str] = "all rows"
+    """Of a sample, whose size is the parameter ``sample_rows``, or of all rows, out of core."""
+    sample_rows = KEPT_ROWS
     """Rows that the scan keeps beside the statistics."""
-    _unsolved: Scanned | None = None
+    _unsolved = cast("Scanned | None", None)  # no annotation: it is no parameter
     """Rows that were read and not learned from yet, with all that were before."""
 
-    def __init__(
-        self,
-        n_bits: int = 64,
-        *,
-        anchors: int | Array | None = None,
-        sigma: float | None = None,
-        block_rows: int = 8192,
-        random_state: Any = 0,
-    ) -> None:
-        self.n_bits = n_bits
-        self.anchors = anchors
-        self.sigma = sigma
-        self.block_rows = block_rows
-        self.random_state = random_state
+    n_bits: int = 64
+    _: KW_ONLY
+    anchors: int | Array | None = None
+    sigma: float | None = None
+    block_rows: int = 8192
+    random_state: Any = 0
 
     @abstractmethod
     def _solve(self, scanned: Scanned) -> Learned:
@@ -491,6 +486,7 @@ class Hasher(
         k: int = 10,
         *,
         symmetric: bool = False,
+        where: Where | None = None,
         bitorder: BitOrder = "little",
         progress: Progress | None = None,
     ) -> Neighbours:
@@ -498,8 +494,8 @@ class Hasher(
 
         ``codes`` is a code store (`encode`), whose ids the result has, or an array of
         `transform`, packed in ``bitorder``; a store knows its own. Bits of which a row is
-        certain count more, unless ``symmetric``; `sadih_dask.search` says how, and searches within
-        a radius.
+        certain count more, unless ``symmetric``; ``where`` confines the search, for example to
+        ``{"label": "cat"}``. `sadih_dask.search` says how, and searches within a radius.
         """
         from sadih_dask.compute.search import search  # its compiler is large, and no fit needs it
 
@@ -509,7 +505,7 @@ class Hasher(
         projections = None if symmetric else scores
         if not isinstance(codes, CodeStore):
             codes = reorder(np.asarray(codes), bitorder, "little")
-        given: dict[str, Any] = {"projections": projections, "progress": progress}
+        given: dict[str, Any] = {"projections": projections, "where": where, "progress": progress}
         found: Neighbours = search(codes, pack(scores), k, bitorder="little", **given)
         return found
 

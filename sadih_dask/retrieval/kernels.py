@@ -31,6 +31,8 @@ STRIP = 256
 """Items of a tile that are passed over together."""
 LANES = 4
 """Histograms that take turns: an addition need not wait for the one before to the same bin."""
+LEVELS = 15
+"""Of weights rounded down to four bits."""
 ROW_BITS = 46
 """A key is ``distance << ROW_BITS | row``: keys in ascending order are the ranking, ties by row."""
 
@@ -122,6 +124,8 @@ def nearest_kernel(
             size = min(TILE, n - start)
             _measure(queries[i], block, start, size, buffer)
             limit = worst if total >= k else worst + 1
+            if _least(buffer[:size]) >= limit:
+                continue
             for low in range(0, size, STRIP):
                 strip = buffer[low : min(low + STRIP, size)]
                 if _least(strip) >= limit:
@@ -179,7 +183,7 @@ def _rank(distances: Ints, rows: Ints, held: int, worst: int, counts: Ints, keys
 def weighted_kernel(
     queries: Any,
     weights: Any,
-    lightest: Ints,
+    planes: Any,
     block: Any,
     first_row: int,
     keys: Ints,
@@ -188,8 +192,9 @@ def weighted_kernel(
 ) -> None:
     """As `nearest_kernel`, where bit ``b`` of query ``i`` counts ``weights[i, b]``, not 1.
 
-    ``weights`` (q, 64 words) are whole numbers. An item that differs in h bits is at least as far
-    as the h smallest weights together, ``lightest[i, h]``, so the Hamming distance, which is cheap,
+    ``weights`` (q, 64 words) are whole numbers. Rounded down to one of ``LEVELS`` levels of a
+    query's largest, they are numbers of a few bits, and ``planes`` (q, bits, words) has each of
+    these bits for all weights: so a lower bound of a distance is a sum of a few popcounts. It
     passes over nearly all items; the others are measured by a table of sums for each byte.
     """
     n_words, n = block.shape
@@ -198,14 +203,16 @@ def weighted_kernel(
     sums = np.zeros((8 * n_words, 256), np.int32)
     for i in range(len(queries)):
         _sum_weights(weights[i], sums)
-        least = lightest[i]
+        heaviest = weights[i].max()
         held[:known] = keys[i, :known]
         count = known
-        worst = held[k - 1] >> ROW_BITS if known == k else least[-1] + 1
-        near = np.searchsorted(least, worst) - 1  # differing bits that may still be nearer
+        worst = held[k - 1] >> ROW_BITS if known == k else np.int64(weights[i].sum()) + 1
+        near = (worst * LEVELS - 1) // heaviest  # levels that may still be nearer
         for start in range(0, n, TILE):
             size = min(TILE, n - start)
-            _measure(queries[i], block, start, size, buffer)
+            _bound(queries[i], planes[i], block, start, size, buffer)
+            if _least(buffer[:size]) > near:
+                continue
             for low in range(0, size, STRIP):
                 strip = buffer[low : min(low + STRIP, size)]
                 if _least(strip) > near:
@@ -227,9 +234,23 @@ def weighted_kernel(
                         held.sort()
                         count = k
                         worst = held[k - 1] >> ROW_BITS
-                        near = np.searchsorted(least, worst) - 1
+                        near = (worst * LEVELS - 1) // heaviest
         held[:count].sort()
         keys[i, : min(k, count)] = held[: min(k, count)]
+
+
+@compiled
+def _bound(query: Any, planes: Any, block: Any, start: int, size: int, buffer: Any) -> None:
+    """Lower bounds of weighted distances to items ``start .. start + size``, in levels."""
+    one, two = np.uint64(1), np.uint64(2)
+    buffer[:size] = 0
+    for w in range(len(query)):
+        a, items = query[w], block[w, start : start + size]
+        p, q, r, s = planes[0, w], planes[1, w], planes[2, w], planes[3, w]
+        for j in range(size):
+            x = a ^ items[j]
+            low = popcount(x & p) + (popcount(x & q) << one)
+            buffer[j] += low + ((popcount(x & r) + (popcount(x & s) << one)) << two)
 
 
 @compiled

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from sadih_dask.errors import Argument, InputError, Remedy, require
 from sadih_dask.retrieval.codes import check_widths, columns, words
 from sadih_dask.retrieval.kernels import (
+    LEVELS,
     ROW_BITS,
     nearest_kernel,
     tile_buffer,
@@ -32,6 +33,8 @@ MAX_ROWS = 1 << ROW_BITS
 CACHE_BYTES = 2**19
 """Codes that all queries are compared with before the next are: they stay in the second cache."""
 MAX_DISTANCE = (1 << (63 - ROW_BITS)) - 1
+Block: TypeAlias = tuple[int | Ints, Bytes]
+"""The first row and the codes of consecutive rows, or all rows, ascending, and their codes."""
 
 
 class _Found:
@@ -128,22 +131,22 @@ class WithinRadius(_Found):
 
 
 def nearest_keys(
-    queries: Bytes, blocks: Iterable[tuple[int, Bytes]], k: int, weights: Ints | None = None
+    queries: Bytes, blocks: Iterable[Block], k: int, weights: Ints | None = None
 ) -> Ints:
-    """Smallest keys of each query over consecutive blocks of rows, ascending, (q, up to k).
+    """Smallest keys of each query over blocks of rows, ascending, (q, up to k).
 
-    Blocks come as (first row, codes) in order of rows; a block is seen once and let go. With
-    ``weights`` distances are weighted by the bit.
+    Blocks come in order of rows; a block is seen once and let go. With ``weights`` distances are
+    weighted by the bit.
     """
     prepared = words(queries)
     buffer = tile_buffer(prepared.shape[1])
     held = np.empty((len(queries), k), np.int64)
     known = 0
     if weights is not None:
-        lightest = np.zeros((len(queries), weights.shape[1] + 1), np.int64)
-        np.cumsum(np.sort(weights, axis=1), axis=1, out=lightest[:, 1:])
-    for first_row, block in blocks:
+        planes, buffer = _planes(weights), tile_buffer(LEVELS * prepared.shape[1])
+    for rows, block in blocks:
         check_widths(queries, block)
+        first_row = _first(rows)
         step = max(8 * k, CACHE_BYTES // block.shape[1])  # what is held is ranked after each
         for start in range(0, len(block), step):
             part = columns(block[start : start + step])
@@ -151,9 +154,31 @@ def nearest_keys(
             if weights is None:
                 nearest_kernel(prepared, part, place, held, known, buffer)
             else:
-                weighted_kernel(prepared, weights, lightest, part, place, held, known, buffer)
+                weighted_kernel(prepared, weights, planes, part, place, held, known, buffer)
             known = min(k, known + part.shape[1])
+        if not isinstance(rows, int):
+            _renumber(held[:, :known], rows)
     return held[:, :known]
+
+
+def _planes(weights: Ints) -> Array:
+    """Bits of weights rounded down to levels, (q, 4, words): bit ``b`` of all in plane ``b``."""
+    levels = weights.astype(np.int64) * LEVELS // weights.max(axis=1, keepdims=True, initial=1)
+    planes = np.stack([levels >> b & 1 for b in range(LEVELS.bit_length())], axis=1)
+    return np.packbits(planes.astype(bool), axis=2, bitorder="little").view(np.uint64)
+
+
+def _first(rows: int | Ints) -> int:
+    return rows if isinstance(rows, int) else int(rows[0])
+
+
+def _renumber(keys: Ints, rows: Ints) -> None:
+    """Give keys of a block, whose rows were counted from the first, the numbers of these rows.
+
+    The order is the same by either, and keys of rows before the first stay.
+    """
+    place = rows_of(keys) - rows[0]
+    keys += np.where(place < 0, 0, rows[place.clip(min=0)] - rows[0] - place)
 
 
 def bit_weights(scores: Array) -> Ints:
@@ -201,17 +226,15 @@ class Finds:
         return cls(counts, keys[np.lexsort((keys, query))])
 
 
-def keys_within(
-    queries: Bytes, blocks: Iterable[tuple[int, Bytes]], radius: int, limit: int
-) -> Finds:
+def keys_within(queries: Bytes, blocks: Iterable[Block], radius: int, limit: int) -> Finds:
     """Find all items within a radius; refuse when they are more than ``limit``."""
     prepared = words(queries)
     buffer = tile_buffer(prepared.shape[1])
     parts = [Finds(np.zeros(len(queries), np.int64), np.zeros(0, np.int64))]
     found = 0
-    for first_row, block in blocks:
+    for rows, block in blocks:
         check_widths(queries, block)
-        laid = columns(block)
+        first_row, laid = _first(rows), columns(block)
         counts = np.zeros(len(queries), np.int64)
         within_kernel(prepared, laid, first_row, radius, counts, np.zeros(0, np.int64), buffer)
         found += (here := int(counts.sum()))
@@ -220,6 +243,8 @@ def keys_within(
             keys = np.empty(here, np.int64)
             ends = np.cumsum(counts) - counts
             within_kernel(prepared, laid, first_row, radius, ends, keys, buffer)
+            if not isinstance(rows, int):
+                _renumber(keys, rows)
             parts.append(Finds(counts, keys))
     return Finds.join(parts)
 

@@ -1,20 +1,24 @@
-"""`CodeStore`: packed binary codes on disk, and which model they come from."""
+"""`CodeStore`: packed binary codes on disk, which model they come from, and labels to search by."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from sadih_dask.errors import ConflictError, FormatError, InputError
 from sadih_dask.files.filesystem import connect
-from sadih_dask.retrieval.codes import check_bitorder
+from sadih_dask.retrieval.codes import check_bitorder, n_bytes
 from sadih_dask.stores import columns as row_ids
 from sadih_dask.stores import commit as commits
-from sadih_dask.stores.columns import check_lengths, check_names, prepare_bytes
+from sadih_dask.stores.columns import check_lengths, check_names, prepare_bytes, prepare_labels
+from sadih_dask.stores.features import SCHEMA as FEATURE_SCHEMA
+from sadih_dask.stores.features import numbered
 from sadih_dask.stores.reader import Snapshot
 from sadih_dask.stores.root import Column, Root, Schema, short_hash
 from sadih_dask.stores.segment import Digests, Rows
@@ -23,7 +27,9 @@ from sadih_dask.types import BitOrder, Ints
 
 SCHEMA: Schema = {
     "codes": Column(frozenset(["uint8"]), frozenset([2])),
-    "ids": Column(frozenset(["int64", "uint8"]), frozenset([1, 2])),
+    "ids": FEATURE_SCHEMA["ids"],
+    "labels": Column(FEATURE_SCHEMA["labels"].dtypes, frozenset([1])),
+    "label_bits": Column(frozenset(["uint8"]), frozenset([2])),
 }
 KIND = "sadih-codes"
 MAX_BITS = 1 << 16
@@ -37,12 +43,18 @@ class CodeWriter(StoreWriter):
     kind: ClassVar[str] = KIND
     schema: ClassVar[Schema] = SCHEMA
 
-    def write(self, start: int, codes: npt.ArrayLike, ids: npt.ArrayLike | None = None) -> Digests:
+    def write(
+        self,
+        start: int,
+        codes: npt.ArrayLike,
+        ids: npt.ArrayLike | None = None,
+        labels: npt.ArrayLike | None = None,
+    ) -> Digests:
         """Write packed codes from row `start` on: whole blocks, the last up to the last row.
 
         Returns digests, which a worker hands back for `learn`.
         """
-        return self._write(start, _prepare(self._plan.root, self.url, codes, ids, start))
+        return self._write(start, _prepare(self._plan.root, self.url, (codes, ids, labels), start))
 
     def finalise(self) -> CodeStore:
         """Commit the codes once every block is written, and open the store."""
@@ -50,7 +62,11 @@ class CodeWriter(StoreWriter):
 
 
 class CodeStore(Store):
-    """Packed codes: `codes` (n, ceil(n_bits / 8)) of uint8, and `ids` if there are any."""
+    """Packed codes: `codes` (n, ceil(n_bits / 8)) of uint8, and `ids` if there are any.
+
+    Labels, if there are any, are there to `search` among some rows only: `labels` (n,), class
+    numbers, or `label_bits` (n, ceil(c / 8)), rows of 0 and 1 over c classes in packed form.
+    """
 
     kind: ClassVar[str] = KIND
     schema: ClassVar[Schema] = SCHEMA
@@ -65,6 +81,8 @@ class CodeStore(Store):
         n_bits: int,
         model: str,
         ids: npt.ArrayLike | None = None,
+        labels: Any = None,
+        class_names: Sequence[str] | None = None,
         bitorder: BitOrder = "little",
         source: str = "",
         chunk_rows: int | None = None,
@@ -74,10 +92,13 @@ class CodeStore(Store):
     ) -> CodeStore:
         """Write packed codes as a new store; the same call completes one that was interrupted.
 
-        `bitorder` is how they are packed, which the store remembers.
+        `bitorder` is how they are packed, which the store remembers. `labels` and `class_names` are
+        as those of `FeatureStore.create`.
         """
         packed = np.asarray(codes)
         known = None if ids is None else np.asarray(ids)
+        labels, class_names = numbered(str(url), labels, class_names)
+        labels = labels if labels is None or sp.issparse(labels) else np.asarray(labels)
         begin = partial(
             cls.allocate,
             url,
@@ -85,6 +106,9 @@ class CodeStore(Store):
             n_bits=n_bits,
             model=model,
             id_dtype=None if known is None else row_ids.fitting(known),
+            label_dtype=None if labels is None else labels.dtype.newbyteorder("=").name,
+            n_labels=None if labels is None or labels.ndim == 1 else labels.shape[1],
+            class_names=class_names,
             bitorder=bitorder,
             source=source,
             chunk_rows=chunk_rows,
@@ -94,8 +118,8 @@ class CodeStore(Store):
         )
 
         def rows(root: Root, start: int, stop: int) -> Rows:
-            part = None if known is None else known[start:stop]
-            return _prepare(root, str(url), packed[start:stop], part, start)
+            some = [None if rows is None else rows[start:stop] for rows in (known, labels)]
+            return _prepare(root, str(url), (packed[start:stop], *some), start)
 
         return filled(begin, rows, overwrite).finalise()
 
@@ -108,6 +132,9 @@ class CodeStore(Store):
         n_bits: int,
         model: str,
         id_dtype: str | None = None,
+        label_dtype: str | None = None,
+        n_labels: int | None = None,
+        class_names: Sequence[str] | None = None,
         bitorder: BitOrder = "little",
         source: str = "",
         chunk_rows: int | None = None,
@@ -119,14 +146,22 @@ class CodeStore(Store):
         """Begin a store of `n_rows` codes that many processes fill, or go on with one.
 
         `model` is the fingerprint of the model that the codes come from, `bitorder` how they are
-        packed. `properties` are further attributes, which JSON can hold.
+        packed. Labels are left out, or are of `label_dtype`, or rows of 0 and 1 over `n_labels`
+        classes. `properties` are further attributes, which JSON can hold.
         """
         check_bitorder(bitorder)
         if not 1 <= n_bits <= MAX_BITS:
             raise InputError(f"n_bits must be between 1 and {MAX_BITS}, got {n_bits}")
-        arrays: Columns = {"codes": ("uint8", (-(-n_bits // 8),))}
+        arrays: Columns = {"codes": ("uint8", (n_bytes(n_bits),))}
         own = {"n_bits": int(n_bits), "model": str(model), "source": source, "bitorder": bitorder}
         properties = {**(properties or {}), **own}
+        if n_labels is not None:
+            arrays["label_bits"] = ("uint8", (n_bytes(n_labels),))
+            properties["n_labels"] = n_labels
+        elif label_dtype is not None:
+            arrays["labels"] = (label_dtype, ())
+        if class_names:
+            properties["class_names"] = [str(name) for name in class_names]
         if id_dtype is not None:
             properties["ids"], stored, row_shape = row_ids.declared(id_dtype)
             arrays["ids"] = (stored, row_shape)
@@ -187,10 +222,19 @@ class CodeStore(Store):
 
         return amend
 
-    def append(self, codes: npt.ArrayLike, ids: npt.ArrayLike | None = None, *, model: str) -> None:
+    def append(
+        self,
+        codes: npt.ArrayLike,
+        ids: npt.ArrayLike | None = None,
+        labels: Any = None,
+        *,
+        model: str,
+    ) -> None:
         """Add codes behind the last one, all or none; they must come from the store's model."""
-        rows = _prepare(self._root, self.url, codes, ids, 0)
-        writer = self.extend(check_lengths(dict(rows)), model=model)
+        labels, names = numbered(self.url, labels, None, self)
+        rows = _prepare(self._root, self.url, (codes, ids, labels), 0)
+        properties = {"class_names": list(names)} if names else {}
+        writer = self.extend(check_lengths(dict(rows)), model=model, properties=properties)
         with writer.all_or_nothing():
             writer._fill(lambda _, i, j: {name: array[i:j] for name, array in rows.items()})
             self._snapshot = Snapshot(self._snapshot.files, writer._finalise())
@@ -206,6 +250,16 @@ class CodeStore(Store):
         return str(self._root.properties["model"])
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Return the names of the classes, label 0 first, or nothing if there are none."""
+        return tuple(self._root.properties.get("class_names", ()))
+
+    @property
+    def labelled(self) -> bool:
+        """Return whether it has labels, of either form."""
+        return not {"labels", "label_bits"}.isdisjoint(self.arrays)
+
+    @property
     def bitorder(self) -> BitOrder:
         """Return how bits are packed into bytes: "little", or "big" as NumPy does by default."""
         return cast("BitOrder", self._root.properties.get("bitorder", "little"))
@@ -218,20 +272,33 @@ class CodeStore(Store):
         arrays = self._root.arrays
         if type(n_bits) is not int or "codes" not in arrays:
             raise FormatError(f"{self.url}: attribute 'n_bits' or array 'codes' is missing")
-        shape = arrays["codes"][1]
-        if shape != (-(-n_bits // 8),):
-            raise FormatError(f"{self.url}: codes of {n_bits} bits have rows of shape {shape}")
+        names, n_labels = found.get("class_names", []), found.get("n_labels", 0)
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise FormatError(f"{self.url}: attribute 'class_names' is not a list of names")
+        for name, bits in (("codes", n_bits), ("label_bits", n_labels)):
+            shape = arrays[name][1] if name in arrays else ()
+            if name in arrays and (type(bits) is not int or shape != (n_bytes(bits),)):
+                raise FormatError(f"{self.url}: {name} of {bits} bits have rows of shape {shape}")
 
 
-def _prepare(
-    root: Root, url: str, codes: npt.ArrayLike, ids: npt.ArrayLike | None, first_row: int
-) -> Rows:
+def _prepare(root: Root, url: str, columns: Sequence[Any], first_row: int) -> Rows:
+    """Return codes, ids and labels as they are stored, after every check."""
     layouts = root.layouts(root.chunk_rows, root.compression)
-    given = {"codes": np.asarray(codes)} | ({} if ids is None else {"ids": np.asarray(ids)})
+    form = "label_bits" if "label_bits" in layouts else "labels"
+    given: dict[str, Any] = dict(zip(("codes", "ids", form), columns, strict=True))
+    if sp.issparse(given[form]):
+        given[form] = given[form].toarray()
+    given = {name: np.asarray(rows) for name, rows in given.items() if rows is not None}
     check_names(set(given), layouts, url)
     check_lengths(given)
     rows = {"codes": prepare_bytes(given["codes"], layouts["codes"])}
     if "ids" in given:
         encoding = root.properties["ids"]
         rows["ids"] = row_ids.encode_ids(given["ids"], encoding, layouts["ids"], first_row)
+    if "labels" in given:
+        rows["labels"] = prepare_labels(given["labels"], layouts["labels"], first_row)
+    if "label_bits" in given:
+        unpacked = replace(layouts[form], name="labels", row_shape=(root.properties["n_labels"],))
+        truth = prepare_labels(given[form], unpacked, first_row)
+        rows[form] = np.packbits(truth, axis=1, bitorder="little")
     return rows

@@ -41,6 +41,7 @@ _DIMENSIONS: Final = {
     "ids": ("id_byte",),
     "thumbnails": ("y", "x", "channel"),
     "codes": ("byte",),
+    "label_bits": ("label_byte",),
 }
 """What the dimensions behind the rows are called, for xarray."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import zarr
 from dask.callbacks import Callback
 
 from sadih_dask import SADIH, FeatureStore
+from tests.benchmarks.table import Row, show
 
 THREADS, N_CLASSES = 2, 10
 CHUNKS = 8192, 50_000, 65_536, 200_000
@@ -48,7 +50,7 @@ def fit(X: Any, y: Any, anchors: int | None) -> tuple[float, float, int, str]:
     return cpu, wall, tasks.n, model.fingerprint_
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> list[Row]:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -56,7 +58,7 @@ def main() -> None:
     parser.add_argument("--anchors", type=int, default=200, help="0: none")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where there is room for the rows, twice")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     anchors = arguments.anchors or None
     rng = np.random.default_rng(0)
     X = rng.standard_normal((arguments.rows, arguments.features), np.float32)
@@ -84,7 +86,11 @@ def main() -> None:
     for name, (cpu, wall, n_tasks, _) in best.items():
         ratios = f"{n_tasks / base_tasks:.2f}", f"{cpu / base_cpu:.2f}"
         print(row.format(name, n_tasks, f"{cpu:.2f}", f"{wall:.2f}", *ratios))
+    arrays = [(name, found[0]) for name, found in best.items() if name.startswith("array")]
+    return [
+        Row(f"fit, Dask {name}", "floor", "a store", cpu / base_cpu, 1.2) for name, cpu in arrays
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    show(main())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import dask
@@ -24,24 +25,26 @@ from sadih_dask.ingest.synthetic import generate
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.signs import signs
 from sadih_dask.stores import FeatureStore
-from tests.benchmarks.bench_scan import chunk_files, measure
+from tests.benchmarks.bench_scan import chunk_files
+from tests.benchmarks.table import Row, measure, show
 
 LEARNED_ROWS = 20_000
 BLOCK_ROWS = 8192
 N_CLASSES = 100
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> list[Row]:
     """Make stores, fit, encode in turns with the floor, print ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--features", type=int, nargs="*", default=[512, 1024])
     parser.add_argument("--anchors", type=int, nargs="*", default=[0, 1000])
     parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     print(
         f"{'features':>9}{'anchors':>9}{'encoder':>9}{'processor':>12}{'x floor':>9}{'float64':>9}"
     )
+    rows = []
     for n_features in arguments.features:
         with tempfile.TemporaryDirectory() as folder:
             store = generate(Path(folder) / "s.zarr", arguments.rows, n_features, N_CLASSES)
@@ -55,6 +58,11 @@ def main() -> None:
                     part = float64_part(store, function)
                     what = f"{n_features:>9}{anchors:>9}{encoder:>9}"
                     print(f"{what}{cpu:>10.2f} s{ratio:>9.2f}{part:>9.2%}", flush=True)
+                    stage = f"encode, {n_features} features, {anchors} anchors, {encoder}"
+                    rows.append(
+                        Row(stage, "floor", "read, float32 product, sign, write", ratio, 1.2)
+                    )
+    return rows
 
 
 def compare(
@@ -106,4 +114,4 @@ def float64_part(store: FeatureStore, function: HashFunction) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    show(main())

@@ -16,12 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import dask
 
 from sadih_dask.ingest.synthetic import generate
+from tests.benchmarks.table import Row, show
 
 THREADS = 2
 N_CLASSES = 100
@@ -44,14 +46,14 @@ print(json.dumps({"predicted": plans[0].total, "peak": peak, "wall": wall, "cpu"
 """
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> list[Row]:
     """Generate, train, print, delete."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=8.0, help="size of the larger store")
     parser.add_argument("--features", type=int, default=512)
     parser.add_argument("--anchors", type=int, help="default: none, the features themselves")
     parser.add_argument("--folder", type=Path, help="where there is room for the stores")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         needed = 1.25 * arguments.gib * 2**30
         free = shutil.disk_usage(folder).free
@@ -83,6 +85,11 @@ def main() -> None:
         f"predicted / measured peak: {large['predicted'] / large['peak']:.2f} x; measured peak is "
         f"{'under' if large['peak'] < LIMIT else 'OVER'} {LIMIT / 2**30:.1f} GiB"
     )
+    return [
+        Row("fit, peak memory", "floor", "predicted", large["peak"] / large["predicted"], 1.0),
+        Row("fit, peak memory of 4 n rows", "floor", "of n rows", ratios["peak"], 1.05),
+        Row("fit, processor time of 4 n rows", "floor", "4 x that of n", ratios["cpu"] / 4, 1.05),
+    ]
 
 
 def mib(n_bytes: float) -> str:
@@ -108,4 +115,4 @@ def train(url: Path, gib: float, n_features: int, anchors: int | None) -> dict[s
 
 
 if __name__ == "__main__":
-    main()
+    show(main())

@@ -11,10 +11,9 @@ page cache. On a machine that does other work too, look at the ratio of processo
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,31 +30,33 @@ from sadih_dask.learning import statistics as centring
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.stores import FeatureStore
+from tests.benchmarks.table import Row, measure, show
 
 THREADS = 2
 N_CLASSES = 100
 BLOCK_ROWS = 8192
-Times = dict[str, tuple[float, float]]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> list[Row]:
     """Make stores, run every way, print seconds and ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=600_000)
     parser.add_argument("--features", type=int, nargs="*", default=[512, 1024])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", type=Path)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
+    rows = []
     for n_features in arguments.features:
         with (
             tempfile.TemporaryDirectory(dir=arguments.folder) as folder,
             dask.config.set(scheduler="threads", num_workers=THREADS),
         ):
             store = generate(Path(folder) / "s.zarr", arguments.rows, n_features, N_CLASSES)
-            report(store, arguments.rounds)
+            rows.append(report(store, arguments.rounds))
+    return rows
 
 
-def report(store: FeatureStore, rounds: int) -> None:
+def report(store: FeatureStore, rounds: int) -> Row:
     """Print one table of ratios and one of the parts of a block."""
     rows, reduction = StoreRows.of(store), Reduction(BLOCK_ROWS, N_CLASSES, None)
     labels = store.read("labels")
@@ -87,21 +88,8 @@ def report(store: FeatureStore, rounds: int) -> None:
     print("one block, milliseconds of one thread, best of many:")
     for name, seconds in parts_of_a_block(store):
         print(f"  {name:48}{1e3 * seconds:>8.2f}")
-
-
-def measure(ways: dict[str, Callable[[], object]], rounds: int) -> Times:
-    """Median wall and processor seconds of ways that take turns; the first round only warms up."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-    for _ in range(rounds + 1):
-        for name, way in ways.items():
-            wall, cpu = time.perf_counter(), time.process_time()
-            way()
-            found[name].append((time.perf_counter() - wall, time.process_time() - cpu))
-    medians = {}
-    for name, values in found.items():
-        walls, cpus = zip(*values[1:], strict=True)
-        medians[name] = statistics.median(walls), statistics.median(cpus)
-    return medians
+    stage = f"scan, {store.n_features} features"
+    return Row(stage, "floor", "read, sums and Gram matrix, unchecked", cpu / base[1], 1.2)
 
 
 def chunk_files(store: FeatureStore) -> list[Path]:
@@ -218,4 +206,4 @@ def best(step: Callable[[], object], repeats: int = 15) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    show(main())

@@ -1,8 +1,8 @@
 """How far reading a store is from reading its bytes: raw `readinto`, this package, and zarr.
 
-    python tests/benchmarks/bench_storage_read.py [--gib 1] [--features 512] [--folder DIR]
+    python -m tests.benchmarks.bench_storage_read [--gib 1] [--features 512] [--folder DIR]
 
-All read the same chunk files from the page cache, in turns, and the best of several rounds counts.
+All read the same chunk files from the page cache, in turns; medians of several rounds.
 "raw" is the floor: a loop of `readinto` into one buffer, unchecked. The ratio of processor seconds
 (of all threads) is the one to look at on a machine that does other work as well.
 """
@@ -11,23 +11,23 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from sadih_dask.stores import FeatureStore
+from tests.benchmarks.table import Row, measure, show
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> list[Row]:
     """Make a store, read it in every way, print seconds and ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=1.0)
     parser.add_argument("--features", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", type=Path)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         store = make(Path(folder) / "s.zarr", arguments.gib, arguments.features)
         ways = {
@@ -37,13 +37,17 @@ def main() -> None:
             "store.verify, 2 threads": lambda: store.verify(["features"], workers=2),
             "zarr, chunk by chunk": lambda: through_zarr(store),
         }
-        best = measure(ways, arguments.rounds)
+        times = measure(ways, arguments.rounds)
     size = store.n_rows * store.n_features * 4 / 2**30
-    floor = next(iter(best.values()))
+    floor, own, *_, zarr = times.values()
     print(f"{size:.2f} GiB, {len(store.chunks)} chunks of {store.chunk_rows} x {store.n_features}")
-    for name, (wall, cpu) in best.items():
+    for name, (wall, cpu) in times.items():
         ratios = f"{wall / floor[0]:5.2f} x raw, {cpu / floor[1]:5.2f} x in processor seconds"
         print(f"{name:26} {wall:7.3f} s {size / wall:6.2f} GiB/s {ratios}")
+    return [
+        Row("read", "floor", "readinto, unchecked", own[1] / floor[1], 1.5),
+        Row("read", "peer", "zarr", own[1] / zarr[1], 0.5),
+    ]
 
 
 def make(path: Path, gib: float, n_features: int) -> FeatureStore:
@@ -57,18 +61,6 @@ def make(path: Path, gib: float, n_features: int) -> FeatureStore:
         start, stop = writer.rows_of(block)
         writer.write(start, rows[: stop - start])
     return writer.finalise()
-
-
-def measure(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, tuple[float, float]]:
-    """Return the best wall and processor seconds of each way, which take turns."""
-    best = dict.fromkeys(ways, (float("inf"), float("inf")))
-    for _ in range(rounds):
-        for name, way in ways.items():
-            wall, cpu = time.perf_counter(), time.process_time()
-            way()
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-            best[name] = min(best[name][0], wall), min(best[name][1], cpu)
-    return best
 
 
 def raw(store: FeatureStore) -> None:
@@ -99,4 +91,4 @@ def through_zarr(store: FeatureStore) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    show(main())

@@ -181,3 +181,24 @@ def test_places_without_conditions_are_read_only(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(files, "protocol", "gs")
     with pytest.raises(InputError, match="conditional writes to gs:// are not supported"):
         conditional.check_writable(files)
+
+
+@pytest.mark.parametrize("answer", ["busy", "reset"])
+def test_requests_are_repeated_a_few_times(
+    found: Stage, options: dict[str, Any], answer: str
+) -> None:
+    """A server that is busy, or closes connections, at the first attempt at chunks and roots."""
+    seen: dict[tuple[str, str], int] = {}
+
+    def rule(request: Request) -> str | None:
+        if "/c." not in request.path and not request.writes_root:
+            return None
+        key = request.method, request.path
+        seen[key] = seen.get(key, 0) + 1
+        return answer if seen[key] == 1 else None
+
+    url = found.fresh(empty=True)
+    found.proxy.rule = rule
+    store = FeatureStore.create(url, FEATURES, storage_options=options)
+    np.testing.assert_array_equal(store.read("features"), FEATURES)
+    assert min(seen.values()) > 1

@@ -47,6 +47,31 @@ def test_nearest(shape: tuple[int, ...], at: list[int]) -> None:
     np.testing.assert_array_equal(found.counts, (pairs <= radius).sum(axis=1))
 
 
+@settings(deadline=None, max_examples=60)
+@given(shapes, cuts, st.floats(0, 1), st.booleans())
+def test_nearest_of_some_rows(
+    shape: tuple[int, ...], at: list[int], share: float, weighted: bool
+) -> None:
+    n, q, n_bits, k, seed = shape
+    rng = np.random.default_rng(seed)
+    database, queries = random_codes(rng, n, n_bits), random_codes(rng, q, n_bits)
+    kept = np.flatnonzero(rng.random(n) < share)
+    parts = []
+    for first, codes in divide(database, at):
+        rows = kept[(first <= kept) & (kept < first + len(codes))]
+        parts += [(rows, codes[rows - first])] if len(rows) else []
+    weights = nearest.bit_weights(rng.standard_normal((q, n_bits))) if weighted else None
+    keys = nearest.nearest_keys(queries, parts, k, weights)
+    alone = nearest.nearest_keys(queries, [(0, database[kept])] if len(kept) else [], k, weights)
+    np.testing.assert_array_equal(nearest.rows_of(keys), kept[nearest.rows_of(alone)])
+    np.testing.assert_array_equal(nearest.distances_of(keys), nearest.distances_of(alone))
+    radius = n_bits // 4
+    found = nearest.keys_within(queries, parts, radius, 10**9)
+    near = naive_distances(queries, database[kept]) <= radius
+    np.testing.assert_array_equal(found.counts, near.sum(axis=1))
+    assert set(nearest.rows_of(found.keys)) == set(kept[near.any(axis=0)])
+
+
 @settings(deadline=None, max_examples=100)
 @given(shapes, cuts, st.booleans())
 def test_histograms(shape: tuple[int, ...], at: list[int], multi_label: bool) -> None:

@@ -33,7 +33,8 @@ class Request:
 
 Rule = Callable[[Request], str | None]
 """What is done to a request: None as it is; "drop" carried out, the answer is lost; "repeat" twice;
-"bare" without conditions. A rule may also wait."""
+"bare" without conditions; "busy" not carried out, with an answer 503; "reset" not carried out,
+and the connection closed. A rule may also wait."""
 
 
 @dataclass
@@ -94,6 +95,14 @@ def proxy_to(server: str) -> Iterator[Proxy]:
             who = _WHO.search(self.headers.get("Authorization", ""))
             request = proxy.note(who[1] if who else "", self.command, self.path)
             action = proxy.rule(request)
+            if action == "reset":
+                self.close_connection = True
+                return
+            if action == "busy":
+                self.send_response_only(503)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             if action == "bare":
                 headers = {k: v for k, v in headers.items() if k.lower() not in CONDITIONS}
             status, found, data = self._forward(headers, body)
