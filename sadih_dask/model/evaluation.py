@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
@@ -19,8 +20,9 @@ from sadih_dask.compute.rows import (
     open_labels,
 )
 from sadih_dask.compute.run import Progress, current_client, nobody, reporting
-from sadih_dask.errors import Argument, InputError, LabelError, Remedy
+from sadih_dask.errors import Advice, Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.classes import Vocabulary
+from sadih_dask.learning.sample import row_keys
 from sadih_dask.model import baselines
 from sadih_dask.model.baselines import Experiment, HeldOutRows, RowSample, Split
 from sadih_dask.model.collections import in_memory
@@ -126,6 +128,17 @@ class AskedRows:
         return baselines.class_folds(model, *rows, self._n_folds, self.max_queries, lengths)
 
     @cached_property
+    def _n_known(self) -> int:
+        """Queries that are among the rows which the statistics keep: at least so many were learned.
+
+        Where the model knows that it has learned from their store, that is said elsewhere.
+        """
+        known = self._first.statistics_
+        if known is None or self._first.change_in(self.queries) is not None:
+            return 0
+        return int(np.isin(row_keys(self._fresh.features), known.sample.keys).sum())
+
+    @cached_property
     def absent(self) -> dict[str, str]:
         """Protocols that cannot be measured with these rows, and why."""
         found = {}
@@ -170,6 +183,16 @@ class AskedRows:
             raise InputError(
                 f"{type(model).__name__} learns no codes of labels, and {self.absent['fresh']}: "
                 "there is nothing to look queries up among; pass a database"
+            )
+        if (n_known := self._n_known) > 1:
+            drawn_of = f"{len(self._fresh.features):,} queries"
+            warnings.warn(
+                Advice(
+                    f"{n_known:,} of {drawn_of} that were looked at, or more, are rows that the "
+                    "model has learned from: it finds them better than it will find new ones. Hold "
+                    "queries out before fitting"
+                ),
+                stacklevel=2,
             )
         drawn, packed, query_labels = self._asked(model)
         n_queries, n_bits = len(packed), model.hash_function_.n_bits
