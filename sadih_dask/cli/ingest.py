@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import Bar, echo, warn
+from sadih_dask.cli.output import echo, warn
 
 if TYPE_CHECKING:
     from sadih_dask.ingest import HoldOut, Ingested
@@ -53,6 +53,11 @@ _APPEND = (
     type=click.Choice(["none", "zstd"]),
     help="[default: none on a local disk, zstd behind a URL]",
 )
+@click.option(
+    "--in-place",
+    is_flag=True,
+    help="Leave features in the Zarr array SOURCE: it is read once, for digests, not copied.",
+)
 @click.option("--append", is_flag=True, help="Add the files that the store does not have yet.")
 @options.overwrite
 @click.option(
@@ -77,21 +82,26 @@ _APPEND = (
     metavar="SECONDS",
     help="Pass over files that were written less than this ago.  [default: 0]",
 )
-@options.memory_limit
-@options.quiet
+@options.running
 def ingest_command(
-    sources: tuple[str, ...], store: str, quiet: bool, min_age: float, **chosen: Any
+    sources: tuple[str, ...],
+    store: str,
+    min_age: float,
+    running: options.Running,
+    **chosen: Any,
 ) -> None:
     """Pour feature files into STORE, with their labels.
 
     \b
     sadih ingest x.npy s.zarr --labels y.npy
     sadih ingest 'shards/*.parquet' s.zarr --append
-    sadih ingest 's3://bucket/x*.npy' s3://bucket/s.zarr --hold-out 0.1 --queries q.zarr
+    sadih ingest 's3://bucket/x*.npy' s3://bucket/s.zarr --scheduler tls://host:8786
+    sadih ingest x.npy s.zarr --labels y.npy --hold-out 0.1 --queries q.zarr
 
     SOURCE is .npy, .npz, .mat, HDF5, IDX, .fbin, Parquet, Arrow, CSV or Zarr, a folder, a pattern,
     or several of them. Without --labels or --ids these are taken from the same files, if one
     variable is named like labels, or id; features may be one variable, or a column each.
+    Workers read the files and write the store, so both must be where all of them reach it.
     An interrupted ingestion goes on when the same command is repeated; with --append, files that
     are in the store already are passed over, and the new rows are added all at once.
     """  # noqa: D301 - click reads this escape
@@ -99,9 +109,10 @@ def ingest_command(
     from sadih_dask.jobs.ingest import Stores, ingest
 
     mode = _mode(chosen.pop("append"), chosen.pop("overwrite"))
-    form = {name: chosen.pop(name) for name in ("dtype", "chunk_rows", "compression")}
+    form = {name: chosen.pop(name) for name in ("dtype", "chunk_rows", "compression", "in_place")}
     queries = chosen.pop("queries")
     parts = _parts(store, queries, chosen.pop("hold_out"), chosen.pop("seed"))
+    chosen["memory_limit"] = running.memory_limit
     files, too_young = pass_over_young(_files(sources, chosen), min_age)
     if too_young:
         echo(f"{len(too_young)} files are younger than {min_age:g} s: passed over.")
@@ -109,7 +120,7 @@ def ingest_command(
         return
     reads = {url: (replace(files, hold_out=part), mode) for url, part in parts.items()}
     hint = _APPEND if mode == "append" else _RESUME
-    with options.resumable(hint), Bar("Ingesting", goes_on=True, quiet=quiet):
+    with options.resumable(hint), running.prepared(), running.bar("Ingesting", goes_on=True):
         done = ingest(reads, Stores(store, queries), form)
     for one in done.values():
         _report(one)

@@ -172,6 +172,11 @@ def fit_command(
         f"({fitted.n_rows_read:,} read now, {before}{fitted.n_rows_known:,} known before{gone}), "
         f"{fitted.model.groups_.n_groups:,} label groups."
     )
+    if fitted.n_anchors_left:
+        complain(
+            f"warning: {fitted.n_anchors_left:,} of its anchors are deleted rows, and stay in it. "
+            "To draw others, and read all rows again: --overwrite"
+        )
 
 
 @click.command()
@@ -315,7 +320,7 @@ _class_folds = click.option(
 @_lengths
 @_max_queries
 @_class_folds
-@_output("Write every number and a figure there; the same command goes on from it.")
+@_output("Write every number, a figure and report.html there; the same command goes on from it.")
 @_parameters(("anchors", "sigma", "block_rows", "random_state"))
 @options.running
 def compare_methods_command(
@@ -335,7 +340,8 @@ def compare_methods_command(
     that read the same features share one scan; a method that fails does not stop the others.
     Methods have anchors of their own unless --anchors is given.
     """
-    from sadih_dask.jobs.methods import Outcome, as_table, compare_methods
+    from sadih_dask.jobs.methods import compare_methods
+    from sadih_dask.report.methods import Outcome, as_table
     from sadih_dask.stores import FeatureStore
 
     def told(one: Outcome) -> None:

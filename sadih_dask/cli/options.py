@@ -74,9 +74,9 @@ class Running:
     quiet: bool
     memory_limit: int | None = None
 
-    def bar(self, title: str) -> Bar:
+    def bar(self, title: str, *, goes_on: bool = False) -> Bar:
         """Return a progress display."""
-        return Bar(title, quiet=self.quiet)
+        return Bar(title, goes_on=goes_on, quiet=self.quiet)
 
     def over(self, settings: ClusterSettings | None = None) -> ClusterSettings:
         """The settings, with what the command line says in their place; checked."""

@@ -190,33 +190,49 @@ def delete_command(store: str, ids: str, ids_variable: str | None) -> None:
 @click.option(
     "--purge", is_flag=True, help="Leave nothing of deleted rows: former commits go, too."
 )
+@click.option(
+    "--made",
+    multiple=True,
+    metavar="PATH",
+    help="With --purge: a model, codes or an export made of STORE, to look into; may be repeated.",
+)
 @click.option("--abandon", is_flag=True, help="Give up what was begun and is not finished.")
 @options.quiet
-def compact_command(store: str, one_segment: bool, purge: bool, abandon: bool, quiet: bool) -> None:
+def compact_command(
+    store: str, one_segment: bool, purge: bool, made: tuple[str, ...], abandon: bool, quiet: bool
+) -> None:
     """Join small segments of STORE, drop deleted rows, and delete files that nobody needs.
 
     Rows and their order stay, so no model and no code has to be made anew. With --purge nothing of
-    a deleted row is left in STORE; models, codes, indexes and reports that were made with it are
-    other files: bring them up to date with sadih fit, encode, export and evaluate.
+    a deleted row is left in STORE, and STORE.purged-N.json says what was erased. Models, codes,
+    indexes and reports that were made with it are other files: bring them up to date with sadih
+    fit, encode, export and evaluate first, and name them with --made to have that looked into.
     """
     from sadih_dask.jobs.inspect import open_store
+    from sadih_dask.jobs.purge import purge as erase
 
     found = open_store(store)
     n_given_up = found.abandon() if abandon else 0
     bar = Bar("Compacting", unit="rows", quiet=quiet)
+    record, n_segments = f"{store.rstrip('/')}.purged-{found.generation}.json", len(found.segments)
+    if made and not purge:
+        raise click.UsageError("--made is looked into by --purge; give both")
     with options.resumable("Nothing was lost: repeat the same command to go on."), bar:
-        after = found.compact(one_segment=one_segment, purge=purge, progress=bar)
+        if purge:
+            erased = erase(found, made, record=record, one_segment=one_segment, progress=bar)
+        else:
+            found.compact(one_segment=one_segment, progress=bar)
+    after = open_store(store)
     given_up = f" {n_given_up} unfinished ones given up." if n_given_up else ""
     if purge:
-        n_erased = sum(s.deleted.n_rows for s in found.segments if s.deleted is not None)
-        echo(
-            f"{after.url}: {n_erased:,} deleted rows erased, and all former commits. Not reached: "
-            "statistics and anchors of models (sadih fit; --overwrite for anchors), codes (sadih "
-            "encode), exports, reports, copies and source files."
-        )
+        echo(f"{after.url}: {erased.n_rows:,} deleted rows erased, and all former commits.")
+        for one in erased.examined:
+            anchors = f" ({one.n_anchors:,} of them)" if one.n_anchors else ""
+            echo(f"  {one.path}: {one.kind}, {one.remark}{anchors}.")
+        echo(f"Not reached: {'; '.join(erased.not_reached)}.", f"{record}: the record.")
     echo(
         f"{after.url}: {after.n_rows:,} rows in {len(after.segments):,} segments, "
-        f"{len(found.segments):,} before.{given_up}"
+        f"{n_segments:,} before.{given_up}"
     )
 
 

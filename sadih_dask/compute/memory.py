@@ -228,6 +228,30 @@ def check_scan(
     return plan
 
 
+def check_tasks(purpose: str, task_bytes: int, n_tasks: int) -> int:
+    """Predict the peak of a process whose threads run such tasks, and log it; refuse what is more.
+
+    Returns the peak in bytes.
+    """
+    there = _resources(local=False)
+    threads = min(there.threads, n_tasks)
+    total = INTERPRETER + threads * task_bytes
+    plan = (
+        f"predicted peak {format_bytes(total)} a process: {threads} threads x "
+        f"{format_bytes(task_bytes)} + {format_bytes(INTERPRETER)} for Python"
+    )
+    if total > there.allowed:
+        raise MemoryPlanError(
+            f"{purpose} was not started: {plan}, but {format_bytes(there.allowed)} are allowed: "
+            f"{there.reason}",
+            remedy=Remedy(
+                f"Take fewer threads or a smaller {{}}, or {there.way_out}", Argument("chunk_rows")
+            ),
+        )
+    logger.info("%s: %s, %s allowed: %s", purpose, plan, format_bytes(there.allowed), there.reason)
+    return total
+
+
 class _Resources(NamedTuple):
     """What a process that runs tasks has, and how many there are.
 

@@ -69,6 +69,14 @@ def heard_in(n_units: int, *stage: str) -> Progress | None:
     return report
 
 
+def in_rows(n_before: int, n_rows: int, progress: Progress | None = None) -> Progress | None:
+    """Who hears of long work now, told of rows of a store, those that were there among them."""
+    if (hearer := progress or listener()) is None:
+        return None
+    hearer(n_before, n_rows)
+    return lambda done, total: hearer(n_before + round(done / total * (n_rows - n_before)), n_rows)
+
+
 class Steps:
     """Steps of work in this process; a listener that has a method `begin` is told of each."""
 

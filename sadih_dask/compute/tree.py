@@ -239,16 +239,18 @@ Writer = TypeVar("Writer", bound=StoreWriter)
 
 def fill(
     writer: Writer,
-    write_block: Callable[[Writer, int, Any], Digests],
+    write: Callable[[Writer, Any, Any], Digests],
     job: Any,
+    units: Sequence[range] | None = None,
 ) -> None:
-    """Call ``write_block(writer, block, job)`` as a task for every block that is missing.
+    """Call ``write(writer, block, job)`` as a task for every block that is missing.
 
-    The tasks return the digests of what they wrote, which the committing process needs.
+    Or for every unit, a range of such blocks, instead of a block. The tasks return the digests of
+    what they wrote, which the committing process needs.
     """
-    if not (missing := writer.missing()):
+    if not (items := writer.missing() if units is None else units):
         return
     tasks = Tasks("write")
     target, shared = tasks.share(writer, "writer"), tasks.share(job, "job")
-    keys = [tasks.add((k,), write_block, target, k, shared) for k in missing]
+    keys = [tasks.add((k,), write, target, item, shared) for k, item in enumerate(items)]
     tasks.deliver(keys, lambda _, digests: writer.learn(digests))

@@ -1,8 +1,10 @@
-"""Files into a store: which rows are new, writing them block by block, one commit.
+"""Files into a store: which rows are new, tasks that write them block by block, one commit.
 
 Creating a store and adding to one are the same work; what differs is which files are read, and
-whose classes, types and chunks hold. Blocks that are written stay: the same call after a kill
-goes on where it stopped, and never with files that have changed since.
+whose classes, types and chunks hold. What can be wrong with shapes, labels, ids and space is looked
+at here; then tasks, wherever they run, read the rows of whole blocks from the files and write them.
+Blocks that are written stay: the same call after a kill goes on where it stopped, and never with
+files that have changed since.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from typing import Any, Literal
 
 from dask.utils import format_bytes
 
-from sadih_dask.compute.run import Progress
+from sadih_dask.compute.memory import check_tasks
+from sadih_dask.compute.run import Progress, in_rows, reporting, total_threads
+from sadih_dask.compute.tree import TASKS_PER_THREAD, fill
 from sadih_dask.errors import (
     Advice,
     Argument,
@@ -42,13 +46,18 @@ from sadih_dask.ingest.provenance import (
     provenance_of,
 )
 from sadih_dask.ingest.selection import LABEL_DTYPE, Feed, stored_dtype
+from sadih_dask.sources.chunked import is_zarr
 from sadih_dask.sources.features import parts_of, row_numbers
 from sadih_dask.stores.features import FeatureStore, FeatureWriter
+from sadih_dask.stores.foreign import chunk_rows_for
 from sadih_dask.stores.root import short_hash
+from sadih_dask.stores.segment import Digests
 
 Mode = Literal["create", "append", "overwrite"]
-WRITERS = 4
-"""Blocks that are written at the same time, beside the one that is read."""
+WRITERS = 2
+"""Blocks that a task writes at the same time, beside the one that it reads."""
+MOST_BLOCKS = 8
+"""Blocks of one task, at most, where files can be read from any row on."""
 ANEW = Argument("mode", "overwrite")
 _PROBE_BYTES = 1 << 24
 _SMALL_FILES = 1 << 20
@@ -86,14 +95,16 @@ def ingest(
     chunk_rows: int | None = None,
     compression: str | None = None,
     mode: Mode = "create",
+    in_place: bool = False,
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Ingested:
-    """Write the rows of files into a store; memory is five blocks of up to 16 MiB.
+    """Write the rows of files into a store, as tasks on threads or on the Dask cluster of now.
 
     Features keep their type unless `dtype` says otherwise; integers become float32. Mode "create"
     refuses to touch a finished store (unless it is the result of just this call), "append" adds
-    the rows of files that are not in it, or creates it, and "overwrite" replaces it.
+    the rows of files that are not in it, or creates it, and "overwrite" replaces it. `in_place`
+    leaves the features in the Zarr array that they are in, as `FeatureStore.adopt` does.
     """
     if mode not in ("create", "append", "overwrite"):
         raise InputError(f"mode must be 'create', 'append' or 'overwrite', got {mode!r}")
@@ -107,6 +118,8 @@ def ingest(
     known = NOTHING if store is None else provenance_of(store) or NOTHING
     seen = look(files, known)
     form = {"dtype": dtype, "chunk_rows": chunk_rows, "compression": compression}
+    if in_place and mode == "append":
+        raise InputError("an array that stays in place is a store of its own; leave out the append")
     if store is not None and mode == "append":
         _check_fixed(store, form)
         _check_unchanged(store, known, seen)
@@ -129,6 +142,8 @@ def ingest(
         seen = _numbered(inputs, files, NOTHING, seen, new)
         feed = _of_all_files(_with_ids(inputs, seen), files, dtype)
         record = seen.read_as(feed.inputs, feed.dtype)
+        if in_place:
+            form["foreign"] = _array_in_place(files, feed, form)
         if store is not None and mode == "create":
             if known.fingerprint != record.fingerprint:
                 raise ConflictError(
@@ -141,13 +156,13 @@ def ingest(
                 )
             return Ingested(store, 0, store.n_rows, feed.n_dropped, len(new))
         goes_on = root is not None and any(p.key.startswith(seen.key) for p in root.pending)
-        if not goes_on:
+        if not goes_on and not in_place:
             check_space(place, feed.n_bytes, compression)
         if (ids := new_ids(feed)) is not None:
             ids.check_distinct()
         writer = _allocated(place, feed, form, record, seen, mode, storage_options)
     try:
-        n_resumed = _pour(writer, feed, progress)
+        n_resumed = _write(writer, feed, progress)
     except (InputError, FormatError, DtypeError):
         if store is not None and mode == "append":  # a file has to change: nobody could go on
             writer.abandon()
@@ -259,6 +274,7 @@ def _allocated(
             source=feed.inputs.describe(),
             chunk_rows=form["chunk_rows"],
             compression=form["compression"],
+            foreign=form.get("foreign"),
             sources=record.to_bytes(),
             key=f"{seen.key}-{short_hash([record.fingerprint, form, record.row_numbers])}",
             overwrite=mode == "overwrite",
@@ -270,6 +286,24 @@ def _allocated(
             "since, or with other options",
             remedy=Remedy("Repeat the call that began it, or begin anew with {}", ANEW),
         ) from error
+
+
+def _array_in_place(files: DataFiles, feed: Feed, form: Mapping[str, Any]) -> str:
+    """Return where the Zarr array is whose rows are to stay there; InputError if they cannot."""
+    parts = parts_of(feed.inputs.features)
+    source, origin = parts[0], parts[0].origin
+    asked = files.transpose or files.scale is not None or form["chunk_rows"] is not None
+    same = feed.takes_all and feed.dtype == source.dtype.name and not asked
+    if len(parts) > 1 or not is_zarr(origin.path) or not same:
+        raise InputError(
+            f"{feed.inputs.features.describe()}: only all rows of one Zarr array can stay in "
+            "place, as they are: none left out, transposed, scaled or converted, in their own "
+            "chunks. Leave these options out, or ingest a copy"
+        )
+    location = origin.path if origin.variable is None else f"{origin.path}/{origin.variable}"
+    location = place_of(location)
+    chunk_rows_for(location)
+    return location
 
 
 def _extending(
@@ -298,40 +332,50 @@ def _extending(
     )
 
 
-def _pour(writer: FeatureWriter, feed: Feed, progress: Progress | None) -> int:
-    """Write the missing blocks; return the rows that were there.
+def _write(writer: FeatureWriter, feed: Feed, progress: Progress | None) -> int:
+    """Write the missing blocks, as tasks; return the rows that were there.
 
-    Rows are read here, one block after the other, and written in threads: a writer waits for the
-    disk or the network after every block, and the reader need not.
+    Nothing but digests passes through this process, but for labels and the like that can only be
+    read from the beginning of a file on, which are written from here.
     """
-    spans = [writer.rows_of(block) for block in writer.missing()]
-    n_kept = done = writer.n_rows - sum(last - first for first, last in spans)
-    under_way: deque[tuple[int, Future[Any]]] = deque()
-
-    def written(n_rows: int = 0) -> None:
-        nonlocal done
-        done += n_rows
-        if progress is not None:
-            progress(done, writer.n_rows)
-
-    def wait() -> None:
-        n_rows, future = under_way.popleft()
-        future.result()
-        written(n_rows)
-
-    written()
-    pool = ThreadPoolExecutor(WRITERS)
-    try:
-        for first, last in spans:
-            rows = feed.rows(first, last)
-            if len(under_way) == WRITERS:
-                wait()
-            under_way.append((last - first, pool.submit(writer.write, first, **rows)))
-        while under_way:
-            wait()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    missing = writer.missing()
+    n_kept = writer.n_rows - sum(len(range(*writer.rows_of(block))) for block in missing)
+    most = blocks_per_task(len(missing), total_threads())
+    units, apart = feed.units(missing, writer.block_rows, most)
+    task_bytes = feed.working_bytes(writer.block_rows, WRITERS)
+    check_tasks("the ingestion", task_bytes, len(units))
+    with reporting(in_rows(n_kept, writer.n_rows, progress)):
+        own = feed.only(apart)
+        for first, last in map(writer.rows_of, writer.missing(apart)):
+            writer.write_arrays(first, own.rows(first, last))
+        fill(writer, _write_unit, feed.only(set(feed.inputs.sources) - set(apart)), units)
     return n_kept
+
+
+def blocks_per_task(n_blocks: int, threads: int) -> int:
+    """Return how many blocks a task writes: the fewer, the more evenly they are spread."""
+    return min(max(1, n_blocks // (TASKS_PER_THREAD * threads)), MOST_BLOCKS)
+
+
+def _write_unit(writer: FeatureWriter, blocks: range, feed: Feed) -> Digests:
+    """Read rows of files and write them: what a task does.
+
+    Blocks are written in threads: a writer waits for the disk or the network after every one, and
+    the reader need not.
+    """
+    rows = [writer.rows_of(block) for block in blocks]
+    own, digests = feed.reopened(rows[0][0], rows[-1][1]), Digests()
+    under_way: deque[Future[Digests]] = deque()
+    with ThreadPoolExecutor(WRITERS) as pool:
+        for first, last in rows:
+            read = own.rows(first, last)
+            if len(under_way) == WRITERS:
+                digests |= under_way.popleft().result()
+            under_way.append(pool.submit(writer.write_arrays, first, read))
+            del read
+        for future in under_way:
+            digests |= future.result()
+    return digests
 
 
 def check_writable(place: Files) -> None:

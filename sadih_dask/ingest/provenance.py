@@ -19,9 +19,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
+from sadih_dask.compute.run import nobody, reporting
+from sadih_dask.compute.tree import run_each
 from sadih_dask.errors import FormatError, InputError
 from sadih_dask.files.checksum import crc32c, trailer
 from sadih_dask.files.filesystem import (
@@ -41,6 +43,9 @@ from sadih_dask.stores.features import FeatureStore
 from sadih_dask.stores.root import load_json
 
 _PIECE = 2**22
+_STRETCH = 2**28
+"""Bytes that one task reads: a multiple of the pieces."""
+_MOST_CHECKED = 2**16
 _MOST_ARRAYS = 64
 _MOST_NAMED = 5
 
@@ -62,46 +67,99 @@ class FileMark:
     place: str = field(compare=False)
     rows: tuple[int, int] | None = field(default=None, compare=False)
 
-    @classmethod
-    def of(cls, file: str, role: str, known: Mapping[tuple[str, str], str]) -> FileMark:
-        """Mark a file; InputError if it is not there.
-
-        `known` has the contents of files by path and stamp; any other file is read.
-        """
-        place = place_of(file)
-        with reading(file):
-            found = status(file)
-            documents = {name: status(name) for name in _documents(file, found)}
-            path = _digest([place, role])[:12]
-            states = [(each.size, each.state) for each in (found, *documents.values())]
-            stamp = _digest(states)[:8]
-            content = known.get((path, stamp))
-            if content is None:
-                # The entity tag of an object stands for its bytes
-                names = tuple(documents) or (file,)
-                inside = states if is_url(file) else _bytes_of(names, stamp)
-                times = [each.modified for each in documents.values()]
-                content = _digest([name_of(file), role, inside, times])[:16]
-        return cls(path, stamp, content, place)
-
 
 def place_of(file: str) -> str:
     """Return where a file is, wherever the caller stands."""
     return file if is_url(file) else str(Path(file).absolute())
 
 
-@lru_cache(maxsize=2**16)
-def _bytes_of(names: tuple[str, ...], stamp: str) -> str:  # noqa: ARG001 (another stamp, other bytes)
-    """Return a hash of all bytes of files; once a process, while they are not written to.
+@dataclass(frozen=True)
+class _Found:
+    """A file, or the documents of a Zarr folder, as it is now; ``states`` are what changes."""
 
-    Checksums of pieces keep up with the disk, which a cryptographic hash may not.
+    file: str
+    role: str
+    states: tuple[tuple[int, str], ...]
+    documents: dict[str, Status]
+
+    @classmethod
+    def of(cls, file: str, role: str) -> _Found:
+        """Look at a file; InputError if it is not there."""
+        with reading(file):
+            found = status(file)
+            documents = {name: status(name) for name in _documents(file, found)}
+        states = tuple((each.size, each.state) for each in (found, *documents.values()))
+        return cls(file, role, states, documents)
+
+    @property
+    def path(self) -> str:
+        return _digest([place_of(self.file), self.role])[:12]
+
+    @property
+    def stamp(self) -> str:
+        return _digest(self.states)[:8]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Files whose bytes count, and how many they have."""
+        documents = {name: each.size for name, each in self.documents.items()}
+        return documents or {self.file: self.states[0][0]}
+
+    def content(self, bytes_of: Mapping[str, bytes]) -> str:
+        """Return the hash of its name, its role and its bytes, whose checksums are given."""
+        inside: object = self.states  # the entity tag of an object stands for its bytes
+        if not is_url(self.file):
+            inside = hashlib.sha256(b"".join(bytes_of[name] for name in self.sizes)).hexdigest()
+        times = [each.modified for each in self.documents.values()]
+        return _digest([name_of(self.file), self.role, inside, times])[:16]
+
+
+_checked: dict[tuple[str, tuple[tuple[int, str], ...]], bytes] = {}
+"""Checksums of files in the states that this process has seen: read once, while unchanged."""
+
+
+def _checksums(found: Sequence[_Found]) -> dict[str, bytes]:
+    """Return the checksums of all pieces of files, which tasks read.
+
+    Checksums keep up with the disk, which a cryptographic hash may not.
     """
-    digest = hashlib.sha256()
-    for name in names:
-        with open_binary(name) as stream:
-            while piece := stream.read(_PIECE):
-                digest.update(len(piece).to_bytes(4) + trailer(crc32c(piece)))
-    return digest.hexdigest()
+    known = {name: _checked.get((name, f.states)) for f in found for name in f.sizes}
+    sizes = {name: size for f in found for name, size in f.sizes.items() if known[name] is None}
+    items = [
+        _Stretch(name, start, min(start + _STRETCH, size))
+        for name, size in sizes.items()
+        for start in range(0, size, _STRETCH)
+    ]
+    checked = dict.fromkeys(sizes, b"")
+    if sum(sizes.values()) <= _STRETCH:  # not worth a graph
+        results = [_checksums_of(None, item) for item in items]
+    else:
+        with reporting(nobody):
+            results = run_each(_checksums_of, None, items, "checksums")
+    for item, result in zip(items, results, strict=True):
+        checked[item.name] += result
+    if len(_checked) > _MOST_CHECKED:
+        _checked.clear()
+    _checked.update({(n, f.states): checked[n] for f in found for n in f.sizes if n in checked})
+    return {name: checked.get(name) or known[name] or b"" for name in known}
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    name: str
+    start: int
+    stop: int
+
+
+def _checksums_of(_: None, part: _Stretch) -> bytes:
+    """Return length and checksum of each piece of a stretch."""
+    checksums = []
+    with reading(part.name), open_binary(part.name) as stream:
+        stream.seek(part.start)
+        for at in range(part.start, part.stop, _PIECE):
+            piece = stream.read(min(_PIECE, part.stop - at))
+            checksums.append(len(piece).to_bytes(4) + trailer(crc32c(piece)))
+    return b"".join(checksums)
 
 
 def _documents(file: str, found: Status) -> list[str]:
@@ -249,8 +307,13 @@ def look(files: DataFiles, known: Provenance = NOTHING) -> Provenance:
     """
     named = [(file, name) for name in ("features", *BESIDE) for file in files.names(name)]
     look_again([file for file, _ in named])
-    contents = known.contents
-    marks = [FileMark.of(file, name, contents) for file, name in named]
+    found, contents = [_Found.of(*each) for each in named], known.contents
+    new = [f for f in found if (f.path, f.stamp) not in contents and not is_url(f.file)]
+    bytes_of = _checksums(new)
+    marks = []
+    for each in found:
+        content = contents.get((each.path, each.stamp)) or each.content(bytes_of)
+        marks.append(FileMark(each.path, each.stamp, content, place_of(each.file)))
     n_features = len(files.names("features"))
     features, beside = tuple(marks[:n_features]), tuple(marks[n_features:])
     options = _digest(files.reading_options)[:16]

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from copy import copy
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -62,13 +64,15 @@ def _key(seed: int, name: str) -> int:
 class Feed:
     """The rows of files that are taken, in the type that the store keeps; forwards is cheapest.
 
-    Without `ranges` of source rows all are taken; of these one part, if rows are held out, and only
-    those with a label, if others are to be dropped. Then the labels are read once more to count
-    them. Source rows are taken in spans, of which only the number of taken rows is remembered.
+    It travels to the tasks that read them: a description of files, never rows. Without `ranges` of
+    source rows all are taken; of these one part, if rows are held out, and only those with a label,
+    if others are to be dropped. Then the labels are read once more to count them. Source rows are
+    taken in spans, of which only the number of taken rows is remembered.
 
     ranges     of source rows that may be taken
     n_rows     rows that are taken
     n_dropped  rows of this part that are left out because they have no label
+    takes_all  whether every row of the ranges is taken
     """
 
     def __init__(
@@ -85,14 +89,14 @@ class Feed:
         self.dtype = dtype
         self.n_dropped = 0
         self._sources = inputs.sources
-        self._deciding = labels if drops else None
+        self._deciding: RowSource | None = labels if drops else None
         self._chooser = None if hold_out is None else Chooser(hold_out, parts_of(inputs.features))
-        self._whole = not drops and hold_out is None
+        self.takes_all = not drops and hold_out is None
         self.ranges = [(0, inputs.n_rows)] if ranges is None else list(ranges)
         self._spans = self.ranges
         self._segment: tuple[int, npt.NDArray[np.int64], Block | None] | None = None
         counts = [stop - start for start, stop in self._spans]
-        if not self._whole:
+        if not self.takes_all:
             step = self._step()
             self._spans = [
                 (start, min(start + step, end))
@@ -151,6 +155,74 @@ class Feed:
             longest = max(longest, int(fitting(block)[1:]))
         return f"U{-(-longest // _ID_STEP) * _ID_STEP}"
 
+    def _source_row(self, row: int) -> int:
+        """Return the source row of a taken one, or one of the same span that is not behind it."""
+        span = bisect_right(self._kept, row) - 1
+        return self._spans[span][0] + row - self._kept[span]
+
+    def _source_rows(self, first: int, last: int) -> tuple[int, int]:
+        """Return source rows that taken ones are among."""
+        if self.takes_all:
+            return self._source_row(first), self._source_row(last - 1) + 1
+        low, high = (bisect_right(self._kept, row) - 1 for row in (first, last - 1))
+        return self._spans[low][0], self._spans[high][1]
+
+    def units(
+        self, blocks: Sequence[int], block_rows: int, most: int
+    ) -> tuple[list[range], tuple[str, ...]]:
+        """Cut ascending blocks of rows into units that are read by one task each.
+
+        A unit is up to `most` adjacent blocks, or more where a file has to be read from a row
+        before them: a stream, a row group or what is loaded is read by one task. Returned as well:
+        arrays, but never the features, that have to be read from further back than that, such as
+        all labels from one text file. They are short: who cuts writes them himself.
+        """
+        sources = {name: source for name, source in self._sources.items() if name != "features"}
+        deciding = [self._sources["features"]]
+        if self._deciding is not None:
+            deciding.append(sources.pop("labels"))
+        units: list[range] = []
+        apart: set[str] = set()
+        before = 0
+        for block in blocks:
+            row = self._source_row(block * block_rows)
+            if units and units[-1].stop == block:
+                bound = min(source.entry(row) for source in deciding) <= before
+                if bound or len(units[-1]) < most:
+                    units[-1] = range(units[-1].start, block + 1)
+                    before = row
+                    continue
+            apart |= {name for name, each in sources.items() if each.entry(row) <= before < row}
+            units.append(range(block, block + 1))
+            before = row
+        return units, tuple(name for name in sources if name in apart)
+
+    def only(self, names: Iterable[str]) -> Feed:
+        """Return the same rows of some arrays."""
+        found = copy(self)
+        found._sources = {name: self._sources[name] for name in names}
+        return found
+
+    def reopened(self, first: int, last: int) -> Feed:
+        """Return the same for a task that reads rows `first` to `last`, on its own."""
+        found, rows = copy(self), self._source_rows(first, last)
+        found._sources = {name: s.reopened(*rows) for name, s in self._sources.items()}
+        if self._deciding is not None:
+            found._deciding = found._sources["labels"]
+        return found
+
+    def working_bytes(self, block_rows: int, n_written: int) -> int:
+        """Return the bytes of a task that reads one block while it writes others.
+
+        Read, joined and converted; what is written is encoded beside it.
+        """
+        total = 0
+        for name, source in self._sources.items():
+            stored = np.dtype(self.dtype if name == "features" else source.dtype).itemsize
+            row = 2 * source.dtype.itemsize + (1 + 2 * n_written) * stored
+            total += block_rows * source.width * row + source.working_bytes
+        return total if self.takes_all else total + 2 * _SEGMENT_BYTES
+
     def rows(self, first: int, last: int) -> dict[str, Block]:
         """Return rows of every array."""
         return {name: self.read(name, first, last) for name in self._sources}
@@ -162,7 +234,7 @@ class Feed:
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _piece(self, name: str, span: int, first: int, last: int) -> Block:
-        if self._whole:
+        if self.takes_all:
             start, _ = self._spans[span]
             return self._typed(name, start + first, start + last)
         rows, labels = self._taken(span)

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from scipy.special import ndtri
 
-from sadih_dask.compute.run import Progress, listener, reporting
+from sadih_dask.compute.run import Progress, in_rows, reporting
 from sadih_dask.compute.tree import fill
 from sadih_dask.errors import FormatError, IncompleteError, InputError
 from sadih_dask.stores import FeatureStore
@@ -148,7 +148,8 @@ def generate(
         source=_describe(clouds),
         **storage,
     )
-    with reporting(_in_rows(progress or listener(), writer)):
+    n_before = (writer.n_blocks - len(writer.missing())) * writer.block_rows
+    with reporting(in_rows(min(n_before, n_rows), n_rows, progress)):
         fill(writer, _write_block, clouds)
     return writer.finalise()
 
@@ -169,19 +170,6 @@ def _finished(
 
 def _describe(clouds: Clouds) -> str:
     return f"synthetic: {clouds}"
-
-
-def _in_rows(progress: Progress | None, writer: FeatureWriter) -> Progress | None:
-    """Return what hears of blocks and tells of rows, those of an interrupted call among them."""
-    if progress is None:
-        return None
-    before = writer.n_blocks - len(writer.missing())
-
-    def told(done: int, _: int) -> None:
-        progress(min(writer.n_rows, (before + done) * writer.block_rows), writer.n_rows)
-
-    told(0, 0)
-    return told
 
 
 def _write_block(writer: FeatureWriter, block: int, clouds: Clouds) -> Digests:

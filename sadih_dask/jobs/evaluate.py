@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from sadih_dask.files.redaction import redact
 from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.evaluation import AskedRows
 from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES
+from sadih_dask.model.scanning import known_scan
 from sadih_dask.report import code_statistics
 from sadih_dask.report.page import Length, Retrieval, drawings, render
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols, sample_queries
@@ -93,8 +93,9 @@ def measure(
     """
     rows.check(model)
     own = model.hash_function_.n_bits
-    asked = AskedRows(model, rows.queries, rows.database, max_queries, class_folds)
     all_bits = sorted({own, *n_bits})
+    asked = AskedRows(model, rows.queries, rows.database, max_queries, class_folds, all_bits)
+    known = known_scan(model)
     heard = heard_in((rows.database or rows.queries).n_rows * len(all_bits)) or nobody
     lengths: list[Length] = []
 
@@ -104,18 +105,14 @@ def measure(
 
     for bits in all_bits:
         with reporting(nobody):
-            sister, seconds = (model, None) if bits == own else _sister(model, bits)
+            began = time.perf_counter()
+            sister = model if bits == own else model.at_lengths([bits], known)[bits]
+            seconds = None if bits == own else time.perf_counter() - began
             codes = rows.codes if bits == own else None
             found = asked.evaluate(sister, codes, progress=part)
         lengths.append(Length(bits, found, seconds))
         part(0, 1)
     return lengths
-
-
-def _sister(model: Hasher, n_bits: int) -> tuple[Hasher, float]:
-    began = time.perf_counter()
-    sister: Hasher = copy.copy(model).set_params(n_bits=n_bits).refit()
-    return sister, time.perf_counter() - began
 
 
 def look_closer(model: Hasher, rows: Collection, lengths: Sequence[Length]) -> Retrieval:

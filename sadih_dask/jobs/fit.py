@@ -31,6 +31,7 @@ class Fitted:
     n_rows_read     rows that were read
     n_rows_loaded   rows that an interrupted call had read, and left in its checkpoint
     n_rows_removed  rows that were deleted from the store, and taken out
+    n_anchors_left  anchors that are among these, and stay
     """
 
     model: Hasher
@@ -38,6 +39,7 @@ class Fitted:
     n_rows_read: int
     n_rows_loaded: int = 0
     n_rows_removed: int = 0
+    n_anchors_left: int = 0
 
     @property
     def n_rows_known(self) -> int:
@@ -75,6 +77,10 @@ def fit(
     else:
         model, change = reusable(store, wanted, candidates)
     n_new, n_loaded = store.n_rows if change is None else change.n_new, 0
+    n_anchors = 0
+    if change is not None and (anchors := model.anchor_map_) is not None:
+        gone = (store.take_deleted("features", *place) for place in change.places)
+        n_anchors = sum(anchors.count_among(rows) for rows in gone)
     if change is None or not change.is_empty or overwrite or not place.is_file():
         place.check()
         model.fit(store, progress=heard_in(n_new), checkpoint=kept)
@@ -83,7 +89,7 @@ def fit(
     if kept is not None:
         kept.discard()
     n_removed = 0 if change is None else len(change.deleted)
-    return Fitted(model, store.n_rows, n_new - n_loaded, n_loaded, n_removed)
+    return Fitted(model, store.n_rows, n_new - n_loaded, n_loaded, n_removed, n_anchors)
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ def forget(store: FeatureStore, target: str | os.PathLike[str], ids: Any) -> For
     rows = find_ids(store, ids)
     model.forget_ids(store, ids)
     model.save(target, since=before)
-    anchors = getattr(model.hash_function_, "anchor_map", None)
+    anchors = model.anchor_map_
     n_anchors = 0 if anchors is None else anchors.count_among(store.take("features", rows))
     return Forgotten(model, len(rows), n_anchors)
 

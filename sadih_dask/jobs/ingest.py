@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, Literal, TypeAlias
 
-from sadih_dask.compute.run import listener
+from sadih_dask.compute.run import listener, nobody, reporting
+from sadih_dask.compute.tree import run_each
 from sadih_dask.errors import (
     Argument,
     ConflictError,
@@ -146,7 +147,7 @@ class Clouds:
                     self.n_features,
                     self.n_classes,
                     part=part,
-                    progress=listener() if part == "database" else None,
+                    progress=None if part == "database" else nobody,
                     overwrite=True,
                     **self.options,
                     **self.form,
@@ -173,7 +174,7 @@ def ingest(
             numbers = (provenance_of(database) or NOTHING).row_numbers
             known = database.class_names or None
             files = replace(files, known_classes=known, numbered_as=numbers)
-        done[url] = ingest_files(files, url, mode=mode, progress=listener(), **form)
+        done[url] = ingest_files(files, url, mode=mode, **form)
     return done
 
 
@@ -248,13 +249,12 @@ class SourceFiles:
             files = self._readable(files).expanded()
             known = NOTHING if store is None else provenance_of(store) or NOTHING
             states = zip(files.groups() or [], look(files, known).marks, strict=True)
-            for group, mark in states:
-                if known.has(mark):
-                    continue
-                try:
-                    read_through(files.of(group), store)
-                except _UNREADABLE as reason:
-                    self.skipped[group["features"][0]] = str(reason)
+            new = [files.of(group) for group, mark in states if not known.has(mark)]
+            with reporting(nobody):
+                reasons = run_each(_unreadable, store, new, "check")
+            for one, reason in zip(new, reasons, strict=True):
+                if reason is not None:
+                    self.skipped[one.names("features")[0]] = reason
                     logger.warning("skipped: %s", reason)
         if len(self.skipped) == n_before:
             raise error
@@ -349,6 +349,17 @@ class SourceFiles:
 
 
 _UNREADABLE = (InputError, FormatError, DtypeError)
+
+
+def _unreadable(store: FeatureStore | None, files: DataFiles) -> str | None:
+    """Read files through, as a task, and return what is wrong with them."""
+    try:
+        read_through(files, store)
+    except _UNREADABLE as reason:
+        return str(reason)
+    return None
+
+
 Source: TypeAlias = SourceFiles | Digits | Clouds
 
 

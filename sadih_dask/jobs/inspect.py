@@ -177,7 +177,7 @@ def _describe(
         ),
         chunk_rows=root.chunk_rows,
         compression=root.compression,
-        segments=tuple((s.n_rows, s.n_rows - s.n_live, s.path) for s in root.segments),
+        segments=tuple((s.n_rows, s.n_rows - s.n_live, s.foreign or s.path) for s in root.segments),
         unfinished=tuple(entry.by for entry in root.pending),
         generation=root.generation,
         kept=tuple(generation for generation, _ in root.history),

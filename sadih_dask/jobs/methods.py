@@ -6,45 +6,37 @@ call goes on after an interruption, and a method that fails does not stop the ot
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sadih_dask.compute.run import heard_in
+from sadih_dask.compute.run import heard_in, reporting
 from sadih_dask.errors import FormatError, SadihError
 from sadih_dask.files.file import locate
-from sadih_dask.jobs.evaluate import FIGURES, missing_matplotlib
-from sadih_dask.model.estimator import Hasher
+from sadih_dask.jobs.evaluate import FIGURES, REPORT, missing_matplotlib
 from sadih_dask.model.evaluation import AskedRows
+from sadih_dask.model.inputs import check_width
 from sadih_dask.model.methods import METHODS, method_class, method_named
-from sadih_dask.model.parameters import CLASS_FOLDS, DECIDED_BY_THE_SCAN, MAX_QUERIES
-from sadih_dask.retrieval.evaluation import BASELINE_CUTOFF, PROTOCOLS
+from sadih_dask.model.parameters import (
+    CLASS_FOLDS,
+    DECIDED_BY_THE_SCAN,
+    MAX_QUERIES,
+    check_parameters,
+    parameters_of,
+)
+from sadih_dask.model.scanning import Scanned, scan_rows
+from sadih_dask.report.methods import METRICS, Outcome, drawing, render
 from sadih_dask.stores import FeatureStore
 
 RESULTS = "methods.json"
-METRICS = ("MAP", f"precision@{BASELINE_CUTOFF}")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a method reaches with codes of one length, or why it does not.
-
-    numbers          metric by protocol
-    standard_errors  of these
-    seconds          processor time of the solve, after the scan
-    """
-
-    method: str
-    n_bits: int
-    numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    standard_errors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    seconds: float = 0.0
-    failure: str = ""
 
 
 def compare_methods(
@@ -57,27 +49,29 @@ def compare_methods(
     max_queries: int = MAX_QUERIES,
     class_folds: int = CLASS_FOLDS,
     results: Path | None = None,
+    title: str = "Methods side by side",
     told: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
     """Fit every method to a store at every length, and look the queries up under every protocol.
 
     ``parameters`` go to the methods that have them. ``results`` is a folder for what was measured,
-    and for a figure where matplotlib is installed; ``told`` hears of every outcome.
+    and for a figure and a page where matplotlib is installed; ``told`` hears of every outcome.
     """
     for name in methods:
         method_class(name)  # or an error that names them all
     given, asked = dict(parameters or {}), (max_queries, class_folds)
     known = _Known(results, [store.fingerprint(), queries.fingerprint(), given, asked])
-    scans: dict[str, Hasher] = {}
+    scans: dict[str, Scanned] = {}
     for name in methods or METHODS:
-        left = [n for n in bits if (name, n) not in known.found]
-        for outcome in _measure(name, left, store, queries, given, asked, scans) if left else ():
+        said = [_parameters(name, {**given, "n_bits": n_bits}) for n_bits in bits]
+        left = [one for one in said if not known.has(name, one)]
+        for outcome in _measure(name, left, store, queries, asked, scans):
             known.add(outcome)
         for n_bits in bits:
             told(known.found[name, n_bits])
     ordered = [known.found[name, n_bits] for name in methods or METHODS for n_bits in bits]
     if results is not None and missing_matplotlib() is None:
-        _draw(ordered, results)
+        _write_page(results, ordered, title, store.n_rows)
     return ordered
 
 
@@ -101,6 +95,11 @@ class _Known:
             if said["of"] == self._identity:
                 self.found = {(o.method, o.n_bits): o for o in outcomes if not o.failure}
 
+    def has(self, method: str, parameters: Mapping[str, Any]) -> bool:
+        """Whether it is known what a method reaches with such parameters."""
+        found = self.found.get((method, parameters["n_bits"]))
+        return found is not None and found.parameters == parameters
+
     def add(self, outcome: Outcome) -> None:
         """Remember, and write down."""
         self.found[outcome.method, outcome.n_bits] = outcome
@@ -110,27 +109,34 @@ class _Known:
             locate(self._path).write(lambda file: file.writelines([text]))
 
 
+def _parameters(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a method is learned with: what is given, where it has it, and its defaults."""
+    known = parameters_of(method_class(name))
+    return {n: given.get(n, parameter.default) for n, parameter in known.items()}
+
+
 def _measure(
     name: str,
-    bits: Sequence[int],
+    parameters: Sequence[Mapping[str, Any]],
     store: FeatureStore,
     queries: FeatureStore,
-    given: Mapping[str, Any],
     asked: tuple[int, int],
-    scans: dict[str, Hasher],
+    scans: dict[str, Scanned],
 ) -> Iterator[Outcome]:
     rows: AskedRows | None = None
-    for n_bits in bits:
-        outcome = Outcome(name, n_bits)
+    for said in parameters:
+        outcome = Outcome(name, said["n_bits"], parameters=said)
         try:
-            model = _with_known({**given, "n_bits": n_bits}, name)
-            scan = repr([getattr(model, n) for n in DECIDED_BY_THE_SCAN])
-            if scan in scans:
-                model.take_over(scans[scan])
-            else:
-                scans[scan] = model.fit(store, progress=heard_in(store.n_rows))
+            model = method_named(name, said)
+            check_parameters(model)
+            decided = repr([getattr(model, n) for n in DECIDED_BY_THE_SCAN])
+            if decided not in scans:
+                with reporting(heard_in(store.n_rows)):
+                    scans[decided] = scan_rows(model, store, None)
+            check_width(model, store, reset=True)
             began = time.process_time()
-            model.refit()
+            with _peak_memory() as peak:
+                model.learn_from(scans[decided])
             seconds = time.process_time() - began
             rows = rows or AskedRows(model, queries, store, *asked)
             found = rows.evaluate(model, beside=False, progress=heard_in(store.n_rows)).known
@@ -139,59 +145,39 @@ def _measure(
                 for kind in ("numbers", "standard_errors")
             )
             outcome = replace(
-                outcome, numbers=numbers, standard_errors=errors, seconds=round(seconds, 3)
+                outcome,
+                numbers=numbers,
+                standard_errors=errors,
+                seconds=round(seconds, 3),
+                peak_memory=peak(),
             )
         except (SadihError, np.linalg.LinAlgError) as error:
             outcome = replace(outcome, failure=str(error))
         yield outcome
 
 
-def _with_known(parameters: Mapping[str, Any], name: str) -> Hasher:
-    """An estimator with those of the parameters that it has."""
-    names = method_class(name).PARAMETERS
-    return method_named(name, {n: value for n, value in parameters.items() if n in names})
+@contextlib.contextmanager
+def _peak_memory() -> Iterator[Callable[[], int]]:
+    """Bytes that Python and NumPy held at most, beyond those before."""
+    traced = tracemalloc.is_tracing()
+    if not traced:
+        tracemalloc.start()
+    tracemalloc.reset_peak()
+    before, peak = tracemalloc.get_traced_memory()[0], 0
+    try:
+        yield lambda: peak
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not traced:
+            tracemalloc.stop()
 
 
-def as_table(outcomes: Sequence[Outcome]) -> str:
-    """MAP under every protocol, a line for each method and length; the best of a length starred."""
-    protocols = [p for p in PROTOCOLS if any(p in one.numbers for one in outcomes)]
-    best = {
-        (p, n): max(o.numbers[p]["MAP"] for o in outcomes if o.n_bits == n and p in o.numbers)
-        for p in protocols
-        for n in {o.n_bits for o in outcomes if p in o.numbers}
-    }
-    lines = [f"{'method':12}{'bits':>5}" + "".join(f"{p:>17} " for p in protocols) + "  solve"]
-    for one in outcomes:
-        if one.failure:
-            lines.append(f"{one.method:12}{one.n_bits:5}  failed: {one.failure}")
-            continue
-        cells = ""
-        for p in protocols:
-            if p not in one.numbers:
-                cells += f"{'-':>17} "
-                continue
-            value, error = one.numbers[p]["MAP"], one.standard_errors[p]["MAP"]
-            star = "*" if value == best[p, one.n_bits] else " "
-            cells += f"{value:8.4f} ± {error:.4f}{star}"
-        lines.append(f"{one.method:12}{one.n_bits:5}{cells}{one.seconds:6.1f} s")
-    return "\n".join(lines)
-
-
-def _draw(outcomes: Sequence[Outcome], folder: Path) -> None:
-    """MAP against bits, a line for each method, a panel for each protocol."""
-    from sadih_dask.report import figures
-    from sadih_dask.report.figures import Curve
-
-    curves = []
-    for name in dict.fromkeys(one.method for one in outcomes):
-        for protocol in PROTOCOLS:
-            line = [
-                (one.n_bits, one.numbers[protocol]["MAP"])
-                for one in outcomes
-                if one.method == name and protocol in one.numbers
-            ]
-            if line:
-                x, y = np.array(sorted(line), np.float64).T
-                curves.append(Curve(name, x, y, protocol))
-    if curves:
-        figures.map_against_bits(curves).save(folder / FIGURES)
+def _write_page(folder: Path, outcomes: Sequence[Outcome], title: str, rows: int) -> None:
+    drawn = [one for one in [drawing(outcomes)] if one is not None]
+    for one in drawn:
+        one.save(folder / FIGURES)
+    files = {folder / RESULTS: "every number, as JSON", folder / FIGURES: "the figure"}
+    page = render(
+        title, outcomes, drawn, data={"rows": rows}, files=files, started=datetime.now(UTC)
+    )
+    locate(folder / REPORT).write(lambda file: file.writelines([page.encode()]))

@@ -24,7 +24,7 @@ from sadih_dask.compute.evaluate import Count
 from sadih_dask.compute.memory import INTERPRETER, MemoryPlan, ScanShape, plan_scan, solve_bytes
 from sadih_dask.compute.scan import MOST_TAIL_NODES, TAIL_NODES, node_rows
 from sadih_dask.errors import InputError
-from sadih_dask.ingest.ingestion import WRITERS
+from sadih_dask.ingest.ingestion import blocks_per_task
 from sadih_dask.jobs.rates import BLOCK_ROWS, Rates
 from sadih_dask.learning.features import SAMPLE_BLOCKS, SAMPLE_ROWS
 from sadih_dask.model.parameters import MAX_QUERIES
@@ -217,18 +217,19 @@ def _n_parts(case: Case) -> int:
 
 
 def _ingest(case: Case, rates: Rates) -> Stage:
-    """One process with some writers; a source of large files beside the store."""
-    n_bytes = case.n_rows * case.row_bytes
-    how = "zstd" if case.store == "s3" else "plain"
-    place = _place(case, rates)
-    requests = 2 * case.n_chunks  # features and labels
-    each = requests / WRITERS * place.latency + n_bytes / WRITERS / place.connection
-    computing = n_bytes * rates.ingesting[how]
-    if case.store == "s3":
-        computing += requests * rates.objects["request"] + n_bytes * rates.objects["byte"]
-        requests += -(-n_bytes // (case.chunk_rows * case.row_bytes))  # of the source
-    seconds, limit = max((computing, "processors"), (each, "connections"))
-    return Stage("ingest", seconds, limit, requests, 0, case.cores)
+    """Tasks that read a source of large files beside the store, and write it."""
+    blocks = blocks_per_task(case.n_chunks, case.all_threads)
+    work = _Work(
+        case,
+        rates,
+        row_seconds=case.row_bytes * rates.ingesting["zstd" if case.store == "s3" else "plain"],
+        row_bytes=2 * case.row_bytes,  # read and written
+        tasks=-(-case.n_chunks // blocks),
+        requests=3 * case.n_chunks,  # rows, which are read; features and labels
+        last_rows=blocks * case.chunk_rows,
+        compressed=False,
+    )
+    return _stage("ingest", case, work, *work.time())
 
 
 def _fit(case: Case, rates: Rates) -> Stage:

@@ -39,12 +39,12 @@ class AnchorMap:
     def from_sample(
         cls,
         sample: Array,
-        n_anchors: int,
+        wanted: int | Array,
         rng: np.random.Generator,
         *,
         sigma: float | None = None,
     ) -> AnchorMap:
-        """Draw anchors from sampled training rows.
+        """Draw anchors from sampled training rows, or take given ones.
 
         Without a given ``sigma`` the kernel is ``WIDTH`` times the mean distance between rows and
         anchors wide. With fewer rows than anchors every row becomes one.
@@ -53,7 +53,10 @@ class AnchorMap:
         with np.errstate(over="ignore", invalid="ignore"):
             centre = rows.mean(axis=0)
             rows -= centre
-            anchors = rows[np.sort(rng.permutation(len(rows))[:n_anchors])]
+            if isinstance(wanted, np.ndarray):
+                anchors = wanted.astype(np.float64) - centre
+            else:
+                anchors = rows[np.sort(rng.permutation(len(rows))[:wanted])]
             if sigma is None:
                 sigma = WIDTH * float(np.sqrt(_squared_distances(rows, anchors)).mean())
         if not np.isfinite(sigma) or not np.isfinite(centre).all():

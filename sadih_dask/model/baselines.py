@@ -9,9 +9,8 @@ sample without a part of the classes, each part in turn, and rows of those class
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, TypeAlias
@@ -21,7 +20,7 @@ from sklearn.base import clone
 
 from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.rows import StoreRows, classes_of
-from sadih_dask.compute.run import nobody
+from sadih_dask.compute.run import nobody, reporting
 from sadih_dask.learning.encoders import unit
 from sadih_dask.learning.features import sample_rows
 from sadih_dask.learning.labels import LabelGroups, group_rows
@@ -32,6 +31,7 @@ from sadih_dask.model.inputs import as_targets
 from sadih_dask.model.methods.classifier import ClassCodes
 from sadih_dask.model.methods.hyperplanes import LSH
 from sadih_dask.model.methods.itq import ITQ
+from sadih_dask.model.scanning import scan_rows
 from sadih_dask.retrieval import metrics
 from sadih_dask.retrieval.codes import n_bytes, pack, unpack
 from sadih_dask.retrieval.evaluation import BASELINE_CUTOFF, Baseline, sample_queries
@@ -178,10 +178,14 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """A model, and rows that it has not learned from."""
+    """A model, and rows that it has not learned from.
+
+    ``others`` are the same at other code lengths, as far as they are known.
+    """
 
     model: Hasher
     split: Split
+    others: Mapping[int, Hasher] = field(default_factory=dict)
 
     @property
     def n_bits(self) -> int:
@@ -192,7 +196,8 @@ class Experiment:
         """The same with codes of another length, without another look at the rows."""
         if n_bits == self.n_bits:
             return self
-        return replace(self, model=copy.copy(self.model).set_params(n_bits=n_bits).refit())
+        known = self.others if n_bits in self.others else self.model.at_lengths([n_bits])
+        return replace(self, model=known[n_bits])
 
     def by_model(self) -> Histograms:
         """Rank by the codes of the model."""
@@ -300,9 +305,18 @@ def compare_with_baselines(experiments: Sequence[Experiment]) -> dict[str, Basel
 
 
 def class_folds(
-    model: Hasher, learned: RowSample, fresh: RowSample, n_folds: int, max_queries: int | None
+    model: Hasher,
+    learned: RowSample,
+    fresh: RowSample,
+    n_folds: int,
+    max_queries: int | None,
+    lengths: Iterable[int] = (),
 ) -> list[Experiment]:
-    """Learn without a part of the classes, each part in turn; a part has two classes or more."""
+    """Learn without a part of the classes, each part in turn; a part has two classes or more.
+
+    Codes have the length of the model's; other ``lengths`` are learned together with it.
+    """
+    own = model.hash_function_.n_bits
     classes = np.intersect1d(learned.labels, fresh.labels)
     parts = min(n_folds, len(classes) // 2)
     if parts < 2:
@@ -313,7 +327,10 @@ def class_folds(
         known = learned.take(~np.isin(learned.labels, unseen))
         rows = fresh.take(np.isin(fresh.labels, unseen))
         sister = clone(model).set_params(random_state=model.seed_)
-        sister.fit(known.features, known.labels, progress=nobody)
+        with reporting(nobody):
+            scanned = scan_rows(sister, known.features, known.labels)
+            models = sister.at_lengths({own, *lengths}, scanned)
         asked = max(1, max_queries // parts) if max_queries else None
-        found.append(Experiment(sister, Split(known, HeldOutRows.of(rows, asked))))
+        split = Split(known, HeldOutRows.of(rows, asked))
+        found.append(Experiment(models[own], split, models))
     return found

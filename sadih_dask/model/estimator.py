@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -48,7 +49,7 @@ from sadih_dask.model.inputs import (
     stored_targets,
 )
 from sadih_dask.model.model_file import Model, read_model, write_model
-from sadih_dask.model.parameters import MAX_QUERIES, Parameter, check_parameters, parameters_of
+from sadih_dask.model.parameters import MAX_QUERIES, check_parameters
 from sadih_dask.model.scanning import (
     CheckpointLike,
     Scanned,
@@ -66,7 +67,7 @@ from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.coverage import Coverage, Difference
 from sadih_dask.stores.features import find_ids
-from sadih_dask.types import BitOrder, Bytes
+from sadih_dask.types import Array, BitOrder, Bytes
 
 if TYPE_CHECKING:
     from sadih_dask.retrieval.nearest import Neighbours
@@ -85,6 +86,7 @@ class Learned:
     trace: Trace = field(default_factory=lambda: Trace((), 0, 0))
 
 
+@dataclass(eq=False, repr=False)
 class Hasher(
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
@@ -93,7 +95,8 @@ class Hasher(
     """What all ways to learn a hash function share: rows in, statistics, codes and files out.
 
     Learning reads the data once, into statistics whose size does not depend on the number of rows;
-    a method (`model.methods`) declares its parameters and solves from these.
+    a method (`model.methods`) declares its parameters, as fields of a dataclass under names of
+    `model.parameters`, and solves from these.
 
     Attributes
     ----------
@@ -114,25 +117,19 @@ class Hasher(
     """What the method is called in model files, configurations and on the command line."""
     supervised: ClassVar[bool] = True
     """Whether codes follow labels; else rows need none."""
-    PARAMETERS: ClassVar[Mapping[str, Parameter]] = parameters_of(anchors=None)
-    """What the constructor takes."""
-    sample_rows: int = KEPT_ROWS
+    learns_from: ClassVar[str] = "all rows"
+    """Of a sample, whose size is the parameter ``sample_rows``, or of all rows, out of core."""
+    sample_rows = KEPT_ROWS
     """Rows that the scan keeps beside the statistics."""
+    _unsolved = cast("Scanned | None", None)  # no annotation: it is no parameter
+    """Rows that were read and not learned from yet, with all that were before."""
 
-    def __init__(
-        self,
-        n_bits: int = 64,
-        *,
-        anchors: int | None = None,
-        sigma: float | None = None,
-        block_rows: int = 8192,
-        random_state: Any = 0,
-    ) -> None:
-        self.n_bits = n_bits
-        self.anchors = anchors
-        self.sigma = sigma
-        self.block_rows = block_rows
-        self.random_state = random_state
+    n_bits: int = 64
+    _: KW_ONLY
+    anchors: int | Array | None = None
+    sigma: float | None = None
+    block_rows: int = 8192
+    random_state: Any = 0
 
     @abstractmethod
     def _solve(self, scanned: Scanned) -> Learned:
@@ -195,20 +192,45 @@ class Hasher(
         X: Any,
         y: Any = None,
         *,
+        solve: bool = True,
         progress: Progress | None = None,
         checkpoint: CheckpointLike = None,
     ) -> Self:
         """Add labelled rows: the same model as a fit on all rows so far.
 
         Anchors stay those of the first call; new classes are welcome. ``checkpoint`` is as in
-        `fit`.
+        `fit`. Rows that come in many batches are only read with ``solve=False``, and all of them
+        are learned from when `refit` is called; until then the model is what it was.
         """
-        if not hasattr(self, "hash_function_"):
-            return self.fit(X, y, progress=progress, checkpoint=checkpoint)
         check_parameters(self)
+        known = self._known()
+        if known is None and solve:
+            return self.fit(X, y, progress=progress, checkpoint=checkpoint)
         with reporting(progress):
-            scanned = scan_more(self, X, y, 0, checkpoint)
-        return self.learn_from(scanned)
+            if known is None:
+                scanned = scan_rows(self, X, y, checkpoint)
+            else:
+                scanned = scan_more(known, X, y, 0, checkpoint)
+        if solve:
+            return self.learn_from(scanned)
+        self._unsolved = scanned
+        return self
+
+    def _check_solved(self) -> None:
+        """Refuse a model that has not learned from all rows that it has read."""
+        if self._unsolved is not None:
+            raise InputError("rows were read that the model has not learned from: refit() first")
+        check_is_fitted(self)
+
+    def _known(self) -> Hasher | None:
+        """As if it had learned from all rows that it has read; None if there are none."""
+        if (scanned := self._unsolved) is None:
+            return self if hasattr(self, "hash_function_") else None
+        known = copy.copy(self)
+        known.classes_, known.multi_label_ = scanned.classes, scanned.multi_label
+        known.statistics_, known.coverage_ = scanned.statistics, scanned.coverage
+        known.anchor_map_, known.seed_ = scanned.anchor_map, scanned.seed
+        return known
 
     def forget(self, X: Any, y: Any = None) -> Self:
         """Take labelled rows out again: the same model as a fit without them.
@@ -222,13 +244,14 @@ class Hasher(
         model is then of rows that do not exist. Anchors are rows that were learned from, and stay,
         forgotten or not: fit anew to draw others.
         """
-        check_is_fitted(self)
+        if self._unsolved is None:
+            check_is_fitted(self)
         check_parameters(self)
-        return self.learn_from(scan_removed(self, X, y))
+        return self.learn_from(scan_removed(self._known() or self, X, y))
 
     def forget_ids(self, store: FeatureStore, ids: Any) -> Self:
         """Take rows of the store that was learned from out again, by their ids; anchors stay."""
-        check_is_fitted(self)
+        self._check_solved()
         check_parameters(self)
         change = self.change_in(store)
         if change is None or self.coverage_ is None or not change.is_empty:
@@ -246,11 +269,23 @@ class Hasher(
         """Learn again from the same statistics, with the parameters as they are now.
 
         ``model.set_params(n_bits=32).refit()`` gives the model that a fit with 32 bits would give,
-        without reading the data again. Anchors stay as they are.
+        without reading the data again. Anchors stay as they are. Rows that `partial_fit` has only
+        read are learned from.
         """
-        check_is_fitted(self)
+        if self._unsolved is None:
+            check_is_fitted(self)
         check_parameters(self)
-        return self.learn_from(known_scan(self))
+        return self.learn_from(self._unsolved or known_scan(self))
+
+    def at_lengths(self, lengths: Iterable[int], scanned: Scanned | None = None) -> dict[int, Self]:
+        """The models that `refit` gives at other code lengths; together they take less time.
+
+        They learn from what this one knows, or from another scan.
+        """
+        if scanned is None:
+            self._check_solved()
+            scanned = known_scan(self)
+        return {n: copy.copy(self).set_params(n_bits=n).learn_from(scanned) for n in lengths}
 
     def learn_from(self, scanned: Scanned) -> Self:
         """Solve from a scan and take the result over; nothing is changed on failure."""
@@ -278,7 +313,7 @@ class Hasher(
 
     def _adopt(self, model: Model) -> Self:
         """Set every learned attribute."""
-        self._model = model
+        self._model, self._unsolved = model, None
         self.n_features_in_ = model.n_features_in
         if model.feature_names is not None:
             self.feature_names_in_ = model.feature_names
@@ -287,6 +322,7 @@ class Hasher(
         self.groups_ = model.groups
         self.label_codes_ = model.label_codes
         self.hash_function_ = model.hash_function
+        self.anchor_map_ = model.hash_function.anchor_map
         self.trace_ = model.trace
         self.n_iter_ = model.trace.n_iter
         self.statistics_ = model.statistics
@@ -300,7 +336,7 @@ class Hasher(
 
         Parameters that decide the scan have to be those of the other.
         """
-        check_is_fitted(other)
+        other._check_solved()
         return self._adopt(other._model)
 
     def change_in(self, X: Any) -> Difference | None:
@@ -529,10 +565,12 @@ class Hasher(
         `partial_fit` or `forget`. With ``since``, the version that a file had
         (`files.file.locate(path).version()`), a later one is not replaced: ConflictError.
         """
-        check_is_fitted(self)
+        self._check_solved()
         parameters = self.get_params(deep=False)
         if not isinstance(self.random_state, Integral | None):
             parameters["random_state"] = self.seed_
+        if isinstance(self.anchors, np.ndarray):  # they are in the hash function
+            parameters["anchors"] = len(self.anchors)
         plain = {  # JSON takes no NumPy scalars
             name: value.item() if isinstance(value, np.generic) else value
             for name, value in parameters.items()
@@ -562,6 +600,9 @@ class Hasher(
         if unknown := set(model.parameters) - set(cls._get_param_names()):
             raise InputError(f"{os.fspath(path)} has unknown parameters {sorted(unknown)}")
         return cls(**model.parameters)._adopt(model)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "hash_function_")
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

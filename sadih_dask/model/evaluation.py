@@ -98,7 +98,10 @@ class AskedRows:
         database: Any = None,
         max_queries: int | None = MAX_QUERIES,
         class_folds: int = CLASS_FOLDS,
+        lengths: Iterable[int] = (),
     ) -> None:
+        """Ask about rows; models of code ``lengths`` that are said here are learned together."""
+        self._lengths = lengths
         self.queries, self.database = queries, database
         self.max_queries = max_queries
         self._n_folds = class_folds
@@ -119,8 +122,8 @@ class AskedRows:
 
     @cached_property
     def _folds(self) -> list[Experiment]:
-        rows = self._sample, self._fresh
-        return baselines.class_folds(self._first, *rows, self._n_folds, self.max_queries)
+        model, rows, lengths = self._first, (self._sample, self._fresh), self._lengths
+        return baselines.class_folds(model, *rows, self._n_folds, self.max_queries, lengths)
 
     @cached_property
     def absent(self) -> dict[str, str]:

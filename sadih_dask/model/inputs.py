@@ -28,7 +28,7 @@ from sadih_dask.compute.rows import (
 from sadih_dask.compute.run import is_lazy
 from sadih_dask.errors import Argument, DtypeError, InputError, LabelError, Remedy
 from sadih_dask.learning.classes import Targets, Vocabulary, renumbering
-from sadih_dask.learning.encoders import HashFunction
+from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.statistics import Statistics, check_finite, compute_dtype
 from sadih_dask.model.collections import as_arrays, column_names
@@ -41,7 +41,7 @@ class Learner(Protocol):
     """An estimator: the parameters that decide the scan, and what it has learned."""
 
     supervised: ClassVar[bool]
-    anchors: int | None
+    anchors: int | Array | None
     sigma: float | None
     block_rows: int
     sample_rows: int
@@ -50,7 +50,7 @@ class Learner(Protocol):
     multi_label_: bool
     n_features_in_: int
     statistics_: Statistics | None
-    hash_function_: HashFunction
+    anchor_map_: AnchorMap | None
     seed_: int
     coverage_: Coverage | None
 

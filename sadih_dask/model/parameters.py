@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from itertools import product
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias, get_args
@@ -79,7 +80,10 @@ class Parameter:
             range_ = f"a whole number of {self.least} or more"
         else:
             range_ = f"a whole number from {self.least} to {self.most}"
-        others = [f"a numpy.random.{kind.__name__}" for kind in self.objects]
+        others = [
+            "an array" if kind is np.ndarray else f"a numpy.random.{kind.__name__}"
+            for kind in self.objects
+        ]
         return "; expected " + " or ".join([range_, *others, *map(repr, self.also)])
 
 
@@ -93,7 +97,9 @@ PARAMETERS: dict[str, Parameter] = {
     "solver": Parameter(str, "exact", "update rules", "steps", _words(SolverKind)),
     "start": Parameter(str, "separated", "starting codes", "start", _words(StartKind)),
     "encoder": Parameter(str, "auto", "hash function", "start", ("auto", *_words(EncoderKind))),
-    "anchors": Parameter(int, 1000, "radial basis functions", "scan", least=1, also=(None,)),
+    "anchors": Parameter(
+        int, 1000, "radial basis functions", "scan", least=1, also=(None,), objects=(np.ndarray,)
+    ),
     "sigma": Parameter(float, None, "their width", "scan", positive=True, also=(None,)),
     "alpha": Parameter(float, 0.01, "weight of reconstruction", "steps"),
     "beta": Parameter(float, 0.01, "weight of encoding", "steps"),
@@ -131,14 +137,10 @@ OTHER_PARAMETERS: dict[str, Parameter] = {
 ALL_PARAMETERS = PARAMETERS | OTHER_PARAMETERS
 
 
-def parameters_of(*names: str, **defaults: Any) -> dict[str, Parameter]:
-    """What every method has, the code length and what decides the scan, and others by name.
-
-    ``defaults`` are those of a method where they differ.
-    """
-    every = ("n_bits", "anchors", "sigma", "block_rows", "random_state")
-    found = {name: ALL_PARAMETERS[name] for name in (*every, *names)}
-    return {n: replace(p, default=defaults.get(n, p.default)) for n, p in found.items()}
+def parameters_of(method: type) -> dict[str, Parameter]:
+    """What the constructor of a method takes, each with the default that it has there."""
+    said = signature(method).parameters
+    return {name: replace(ALL_PARAMETERS[name], default=p.default) for name, p in said.items()}
 
 
 SEARCH_PARAMETERS: dict[str, Parameter] = {
@@ -153,7 +155,7 @@ DECIDED_BY_THE_SCAN = tuple(name for name, p in ALL_PARAMETERS.items() if p.deci
 
 def check_parameters(estimator: Any) -> None:
     """Refuse constructor arguments that mean nothing."""
-    for name, parameter in estimator.PARAMETERS.items():
+    for name, parameter in parameters_of(type(estimator)).items():
         parameter.check(name, getattr(estimator, name))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,12 +20,12 @@ from sadih_dask.compute.reduction import Discovered, FoldReduction, Folds, Reduc
 from sadih_dask.compute.rows import ArrayRows, Rows
 from sadih_dask.compute.run import nobody, reporting
 from sadih_dask.compute.scan import scan
-from sadih_dask.errors import LabelError
+from sadih_dask.errors import InputError, LabelError
 from sadih_dask.files.redaction import redact
 from sadih_dask.learning.classes import Vocabulary
 from sadih_dask.learning.features import SAMPLE_ROWS, AnchorMap, sample_rows
 from sadih_dask.learning.randomness import draw_seed, generator
-from sadih_dask.learning.statistics import Statistics, check_finite
+from sadih_dask.learning.statistics import Statistics, check_finite, compute_dtype
 from sadih_dask.model.inputs import (
     Learner,
     Opened,
@@ -33,6 +34,7 @@ from sadih_dask.model.inputs import (
     stored_targets,
     warn_of_tags,
 )
+from sadih_dask.model.solve import Validation
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.coverage import Coverage, Difference
 from sadih_dask.types import Array, Ints
@@ -61,6 +63,11 @@ class Scanned:
     seed: int
     coverage: Coverage | None = None
     n_rows_loaded: int = 0
+
+    @cached_property
+    def validation(self) -> Validation:
+        """What left-out rows say; models of several code lengths that learn from this share it."""
+        return Validation(self.statistics, self.seed)
 
     def check_classes(self) -> None:
         """Refuse rows among which there is nothing to tell apart."""
@@ -96,7 +103,7 @@ def scan_more(
     known_statistics(model, model.multi_label_)
     opened = open_rows(model, X, y, reset=False, first=first)
     known = known_scan(model)
-    anchor_map = model.hash_function_.anchor_map
+    anchor_map = model.anchor_map_
     sample = _sample(model, opened.rows, SAMPLE_ROWS, model.seed_)
     n_anchors = None if anchor_map is None else anchor_map.n_features
     sizes = n_anchors, sample, len(known.statistics.groups)
@@ -143,7 +150,7 @@ def scan_change(
 def known_scan(model: Learner) -> Scanned:
     """What the model knows, as if it had just been read."""
     known = known_statistics(model, model.multi_label_)
-    kept = model.classes_, model.multi_label_, model.hash_function_.anchor_map, model.seed_
+    kept = model.classes_, model.multi_label_, model.anchor_map_, model.seed_
     return Scanned(known, *kept, model.coverage_)
 
 
@@ -242,8 +249,10 @@ def plan_scan(model: Learner, rows: Rows, seed: int, **folds: int) -> tuple[Memo
 
     ``folds`` is what `check_scan` takes of a scan that keeps folds apart.
     """
-    sample = _sample(model, rows, max(SAMPLE_ROWS, model.anchors or 0), seed)
-    n_anchors = None if model.anchors is None else min(model.anchors, len(sample))
+    given = isinstance(model.anchors, np.ndarray)
+    wanted = len(model.anchors) if isinstance(model.anchors, np.ndarray) else model.anchors or 0
+    sample = _sample(model, rows, max(SAMPLE_ROWS, 0 if given else wanted), seed)
+    n_anchors = None if model.anchors is None else min(wanted, wanted if given else len(sample))
     draw, others = n_anchors is not None, {"sample_rows": model.sample_rows, **folds}
     return check_scan(rows, model.block_rows, n_anchors, sample, draw=draw, **others), sample
 
@@ -252,6 +261,14 @@ def draw_anchors(model: Learner, rows: Rows, sample: Ints, seed: int) -> AnchorM
     """The anchor map of a model that has one."""
     if model.anchors is None:
         return None
+    if isinstance(given := model.anchors, np.ndarray):
+        if given.ndim != 2 or given.shape[1] != model.n_features_in_ or not len(given):
+            raise InputError(
+                f"anchors have shape {given.shape}; expected rows like those of X, (anchors, "
+                f"{model.n_features_in_}), or the number of rows to draw"
+            )
+        compute_dtype(given.dtype)  # refuses what is not a number
+        check_finite(given, name="anchors")
     features = np.ascontiguousarray(rows.take("features", sample))
     check_finite(features, name="sampled features")
     with one_blas_thread():

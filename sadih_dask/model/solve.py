@@ -35,13 +35,41 @@ from sadih_dask.types import EncoderKind, Floats, SimilarityKind
 RESTARTS = 8
 
 
+class Validation:
+    """What rows that are left out say of one set of statistics, whatever the code length.
+
+    Found when it is first asked for, and held: solves of several lengths share it.
+    """
+
+    def __init__(self, statistics: Statistics, seed: int) -> None:
+        self._statistics, self._seed = statistics, seed
+        self._trials: dict[tuple[float, str], Trial | None] = {}
+
+    @cached_property
+    def penalty(self) -> float:
+        """The penalty that predicts labels of the rows best."""
+        return choose_penalty(self._statistics, generator(self._seed, "penalty"))
+
+    def trial(self, ridge: float, kind: EncoderKind) -> Trial | None:
+        """What judges codes; None where no row can be left out."""
+        if (ridge, kind) not in self._trials:
+            parts = hold_out(self._statistics, ridge, balanced=kind == "posterior")
+            found = Trial(self._statistics, parts, kind, self._seed) if parts else None
+            self._trials[ridge, kind] = found
+        return self._trials[ridge, kind]
+
+
 def learn(
-    parameters: Any, statistics: Statistics, anchor_map: AnchorMap | None, seed: int
+    parameters: Any,
+    statistics: Statistics,
+    anchor_map: AnchorMap | None,
+    seed: int,
+    validation: Validation | None = None,
 ) -> tuple[Solution, HashFunction]:
     """Solve; ``parameters`` has the estimator's constructor arguments as attributes."""
     with one_blas_thread():
         similarity = tasked_similarity(statistics.groups, parameters.similarity)
-        family = Family(parameters, statistics, seed, similarity)
+        family = Family(parameters, statistics, seed, similarity, validation)
         solution = family.solve(parameters, traced=True)
         steps = Steps(1, "Choosing a hash function")
         function = family.hash_function(parameters, solution.state, anchor_map)
@@ -59,7 +87,12 @@ class Family:
     """
 
     def __init__(
-        self, parameters: Any, statistics: Statistics, seed: int, similarity: Similarity | None
+        self,
+        parameters: Any,
+        statistics: Statistics,
+        seed: int,
+        similarity: Similarity | None,
+        validation: Validation | None = None,
     ) -> None:
         """Find the start; without a ``similarity`` it is applied in this thread."""
         groups = statistics.groups
@@ -67,8 +100,9 @@ class Family:
         ridge: float | str = parameters.ridge
         n_init = _count_starts(parameters.n_init, len(groups))
         begun = Steps(1 + n_init, f"Starting codes of {len(groups):,} label groups")
+        validation = validation or Validation(statistics, seed)
         if isinstance(ridge, str):
-            ridge = choose_penalty(statistics, generator(seed, "penalty"))
+            ridge = validation.penalty
         begun()
         self._problem = Problem.from_statistics(
             statistics,
@@ -83,8 +117,7 @@ class Family:
         self._trial: Trial | None = None
         self._balanced = self._encoder == "posterior"
         if self._encoder in BY_REGRESSION:
-            parts = hold_out(statistics, ridge, balanced=self._balanced)
-            self._trial = Trial(statistics, parts, self._encoder, seed) if parts else None
+            self._trial = validation.trial(ridge, self._encoder)
         self._starts = []
         for restart, stream in enumerate(generator(seed, "starts").spawn(n_init)):
             self._starts.append(start_codes(self._problem, parameters.start, restart, stream))

@@ -135,7 +135,7 @@ def render(
         absent=protocols.absent,
         worst_classes=protocols.worst_classes,
         codes=dict(_codes(found)),
-        figures=[(drawing, _pictures(drawing, k)) for k, drawing in enumerate(drawn)],
+        figures=as_figures(drawn),
         data={
             "features": model.n_features_in_,
             **data,
@@ -148,7 +148,7 @@ def render(
         classes=list(found.classes or model.classes_),
         parameters=model.get_params(deep=False),
         versions={"system": f"{platform.system()} {platform.machine()}", **versions_here()},
-        files=[(os.fspath(path), what, _n_bytes(path)) for path, what in files.items()],
+        files=as_files(files),
         tie_rule=TIE_RULE,
         protocols=PROTOCOLS,
     )
@@ -213,16 +213,27 @@ def _best(rows: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[tuple[str, 
     return best
 
 
+def as_files(files: Mapping[Path, str]) -> list[tuple[str, str, int]]:
+    """Files and folders as the page lists them: name, what they hold, size."""
+    return [(os.fspath(path), what, _n_bytes(path)) for path, what in files.items()]
+
+
 def _n_bytes(path: Path) -> int:
     """Size of a file or of all files in a folder."""
     parts = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
     return sum(p.stat().st_size for p in parts)
 
 
-def _pictures(drawing: Drawing, k: int) -> list[tuple[str, Markup]]:
-    """A figure in the widths that it needs: one, or one each for wide and for small screens."""
+def as_figures(drawn: Sequence[Drawing]) -> list[tuple[Drawing, list[tuple[str, Markup]]]]:
+    """Figures in the widths that each needs: one, or one each for wide and for small screens."""
     return [
-        (width, inline_svg(drawing.svg(width), f"f{k}{width[0]}-", drawing.alt))
-        for width in ("page", "column")
-        if drawing.wide or width == "column"
+        (
+            drawing,
+            [
+                (width, inline_svg(drawing.svg(width), f"f{k}{width[0]}-", drawing.alt))
+                for width in ("page", "column")
+                if drawing.wide or width == "column"
+            ],
+        )
+        for k, drawing in enumerate(drawn)
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -84,9 +85,7 @@ class Trial:
         and in *fresh*.
         """
         known = _Rows(self, self.parts, codes, any(opennesses))
-        folds: list[HeldOut] = []
-        if any(opennesses) and self._has_classes_to_spare:
-            folds = class_folds(self.parts[0], CLASS_FOLDS, generator(self.seed, "class folds"))
+        folds = self._class_folds if any(opennesses) else []
         unseen = _Rows(self, folds, codes, True)
         tried = []
         for sharpness, openness in product(sharpnesses, opennesses):
@@ -103,10 +102,13 @@ class Trial:
         good = [choice for choice in tried if not np.any(choice.qualities[:2] < least)]
         return max(good or tried, key=lambda choice: _mean(choice.qualities))
 
-    @property
-    def _has_classes_to_spare(self) -> bool:
+    @cached_property
+    def _class_folds(self) -> list[HeldOut]:
+        """Rows of classes that are left out whole, where there are classes to spare."""
         groups = self.statistics.groups
-        return groups.single_label and len(groups) >= LEAST_CLASSES
+        if not groups.single_label or len(groups) < LEAST_CLASSES:
+            return []
+        return class_folds(self.parts[0], CLASS_FOLDS, generator(self.seed, "class folds"))
 
     def _learned(self, hashed: Floats, codes: Floats) -> float:
         groups, counts = self.statistics.groups, self.statistics.counts

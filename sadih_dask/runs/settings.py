@@ -264,6 +264,16 @@ class Evaluation(Section):
     ] = CLASS_FOLDS
 
 
+class Compare(Section):
+    """Other methods on the same rows; they have the parameters of [model], where they have them."""
+
+    methods: Annotated[
+        tuple[Literal[tuple(METHODS)], ...],  # type: ignore[valid-type]
+        Field(description="methods to compare; all if none is named"),
+    ] = ()
+    bits: Annotated[Counts, Field(description="code lengths", min_length=1)] = (16, 32, 64)
+
+
 class Export(Section):
     """An index file of the codes for FAISS."""
 
@@ -310,15 +320,20 @@ class Settings(Section):
     model: Model = Model()
     evaluation: Evaluation = Evaluation()
     export: Export = Export()
+    compare: Compare | None = None
     report: Report = Report()
     gate: Gate = Gate()
     cluster: ClusterSettings = ClusterSettings()
 
     @model_validator(mode="after")
-    def _gate_needs_queries(self) -> Settings:
+    def _needs_queries(self) -> Settings:
         if self.gate.is_set and not self.has_queries:
             raise ValueError(
                 "[gate] needs queries to judge a model by; add [source.queries] or source.hold_out"
+            )
+        if self.compare is not None and not self.has_queries:
+            raise ValueError(
+                "[compare] needs queries to look up; add [source.queries] or source.hold_out"
             )
         return self
 

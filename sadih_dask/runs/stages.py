@@ -36,6 +36,7 @@ from sadih_dask.jobs.evaluate import (
 from sadih_dask.jobs.export import export_faiss
 from sadih_dask.jobs.fit import Fitted, fit, reusable
 from sadih_dask.jobs.ingest import Clouds, Digits, Plan, Source, SourceFiles, Stores
+from sadih_dask.jobs.methods import compare_methods
 from sadih_dask.jobs.tune import tune
 from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.methods import load_model, method_named
@@ -47,6 +48,7 @@ from sadih_dask.sources import read_class_names
 from sadih_dask.stores import CodeStore, FeatureStore
 
 MODEL, CODES, TUNING, INDEX = "model.sadih", "codes.zarr", "tuning", "index.faiss"
+COMPARISON = "comparison"
 DATABASE, QUERIES = "database.zarr", "queries.zarr"
 """Stores in the run directory, where the configuration gives them no other place."""
 
@@ -521,4 +523,51 @@ class Report(Stage):
         return Made({}, {"finished": datetime.now(UTC).isoformat(timespec="seconds")})
 
 
-STAGES: tuple[Stage, ...] = (Ingest(), Fit(), Encode(), Evaluate(), Export(), Report())
+class Compare(Stage):
+    """Other methods beside the model's."""
+
+    name, title, needs, makes = "compare", "Comparing methods", ("ingest",), (COMPARISON,)
+
+    def wanted(self, settings: Settings) -> bool:
+        """Whether it is asked for."""
+        return settings.compare is not None
+
+    def decides(self, context: Context) -> Any:
+        """The rows on both sides, the methods and lengths, and the parameters that they share."""
+        rows = [context.outputs["ingest"][name] for name in ("database", "queries")]
+        return [rows, self._asked(context), context.settings.report.title]
+
+    def work(self, context: Context, artefact: Artefact) -> Made:
+        """Learn by every method, and look the queries up."""
+        if (queries := context.queries) is None:
+            raise FormatError("this configuration has no queries")
+        asked, title = self._asked(context), context.settings.report.title
+        with artefact.local_folder() as folder, context.display(self.title, goes_on=True):
+            found = compare_methods(
+                context.database,
+                queries,
+                **asked,
+                results=folder / COMPARISON,
+                title=title or "Methods side by side",
+            )
+        failed = [f"{one.method}, {one.n_bits} bits: {one.failure}" for one in found if one.failure]
+        return Made({"n_measured": len(found) - len(failed)}, {"rows": queries.n_rows}, (*failed,))
+
+    @staticmethod
+    def _asked(context: Context) -> dict[str, Any]:
+        settings = context.settings
+        shared = {n: v for n, v in settings.model.parameters.items() if n != "n_bits"}
+        said = settings.compare.model_dump() if settings.compare is not None else {}
+        asked = settings.evaluation.model_dump(include={"max_queries", "class_folds"})
+        return {**said, **asked, "parameters": shared}
+
+
+STAGES: tuple[Stage, ...] = (
+    Ingest(),
+    Fit(),
+    Encode(),
+    Evaluate(),
+    Export(),
+    Report(),
+    Compare(),
+)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import gzip
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import IO, Any, cast
 
@@ -125,7 +126,7 @@ def array_source(
     nbytes = 2 * math.prod(layout.shape) * stored.itemsize
     remedy = "Save it uncompressed (np.save) or in row order, or raise the memory limit."
     check_memory(origin, nbytes, memory_limit, remedy)
-    return LoadedSource(*form, Lazy(partial(source.read, 0, source.n_rows)))
+    return LoadedSource(*form, Lazy(partial(source.read, 0, source.n_rows)), nbytes)
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,14 @@ class ArraySource(RowSource):
     stored: np.dtype[Any]
     offset: int
     stream: Lazy[IO[bytes]] | None = field(repr=False, compare=False)
+
+    def entry(self, row: int) -> int:
+        """Return row 0 of a stream."""
+        return row if self.stream is None else 0
+
+    def reopened(self, start: int, stop: int) -> RowSource:  # noqa: ARG002
+        """Return a stream at its beginning."""
+        return self if self.stream is None else replace(self, stream=copy(self.stream))
 
     def _read(self, start: int, stop: int) -> Block:
         n_rows = stop - start
@@ -177,6 +186,20 @@ class LoadedSource(RowSource):
     """
 
     loaded: Lazy[Any] = field(repr=False, compare=False)
+    loaded_bytes: int
+
+    def entry(self, row: int) -> int:  # noqa: ARG002
+        """Return row 0: all are loaded together."""
+        return 0
+
+    def reopened(self, start: int, stop: int) -> RowSource:  # noqa: ARG002
+        """Return it unloaded."""
+        return replace(self, loaded=copy(self.loaded))
+
+    @property
+    def working_bytes(self) -> int:
+        """Return the bytes that were held against the memory limit."""
+        return self.loaded_bytes
 
     def _read(self, start: int, stop: int) -> Block:
         rows = self.loaded.get()[start:stop]
@@ -194,6 +217,16 @@ class CompressedRows(RowSource):
     indices: RowSource
     data: RowSource
     last_bound: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def entry(self, row: int) -> int:
+        """Return row 0 if one of the arrays is a stream."""
+        return min(row, *(part.entry(row) for part in (self.indptr, self.indices, self.data)))
+
+    def reopened(self, start: int, stop: int) -> RowSource:
+        """Return it with the arrays reopened."""
+        parts = (self.indptr, self.indices, self.data)
+        indptr, indices, data = (part.reopened(start, stop) for part in parts)
+        return replace(self, indptr=indptr, indices=indices, data=data, last_bound={})
 
     def _bounds(self, start: int, stop: int) -> Block:
         """Read row pointers; the last one is kept, so that reading on need not go back for it."""
@@ -248,13 +281,16 @@ def compressed_rows(
     return CompressedRows(origin, shape[0], shape[1:], dtype, indptr, indices, data)
 
 
-def loaded_sparse(origin: Origin, rows_last: bool, load: Callable[[], Any]) -> LoadedSource:
+def loaded_sparse(
+    origin: Origin, rows_last: bool, load: Callable[[], Any], nbytes: int
+) -> LoadedSource:
     """Describe a sparse matrix that has to be loaded; its size was checked by the caller."""
     held = Lazy(partial(_load_rows, load, rows_last))
     matrix = held.get()
     dtype = native_dtype(origin, matrix.dtype)
     check_rows(origin, matrix.shape, dtype)
-    return LoadedSource(origin, matrix.shape[0], (matrix.shape[1],), dtype, held)
+    held.forget()  # it may be read elsewhere
+    return LoadedSource(origin, matrix.shape[0], (matrix.shape[1],), dtype, held, nbytes)
 
 
 def _load_rows(load: Callable[[], Any], rows_last: bool) -> Any:

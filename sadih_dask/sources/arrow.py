@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, islice
 from typing import Any
@@ -43,11 +44,31 @@ _BUFFERS = 2**24
 
 
 @dataclass(frozen=True)
-class WideSource(RowSource):
+class BatchedSource(RowSource):
+    """Rows that are decoded in batches, forwards, from those numbered ``starts`` on."""
+
+    batches: Batches = field(repr=False, compare=False)
+    starts: tuple[int, ...] = field(repr=False)
+
+    def entry(self, row: int) -> int:
+        """Return the first row of the row group or record batch."""
+        return self.starts[bisect_right(self.starts, row) - 1]
+
+    def reopened(self, start: int, stop: int) -> RowSource:  # noqa: ARG002
+        """Return it with batches of its own."""
+        return replace(self, batches=copy(self.batches))
+
+    @property
+    def working_bytes(self) -> int:
+        """Return the bytes of buffers, and of a batch as it is decoded."""
+        return _BUFFERS + 2 * _BATCH_ROWS * self.width * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class WideSource(BatchedSource):
     """A column for each number of a row."""
 
     columns: tuple[str, ...]
-    batches: Batches = field(repr=False, compare=False)
 
     def _read(self, start: int, stop: int) -> Block:
         out = np.empty((stop - start, self.width), self.dtype)
@@ -67,13 +88,12 @@ class WideSource(RowSource):
 
 
 @dataclass(frozen=True)
-class ColumnSource(RowSource):
+class ColumnSource(BatchedSource):
     """A column of numbers, text, label lists, or vectors of one width.
 
     ``names`` are those of classes that its numbers stand for, from 0.
     """
 
-    batches: Batches = field(repr=False, compare=False)
     names: tuple[str, ...] = ()
 
     @property
@@ -166,7 +186,7 @@ def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSou
         batches = Batches(partial(table.column, variable.name))
         names = _class_names(table.schema, variable.name) if options.as_lists else ()
         if variable.kind == "lists" and options.as_lists:
-            return ColumnSource(origin, n_rows, (), LISTS, batches, names)
+            return ColumnSource(origin, n_rows, (), LISTS, batches, table.entries, names)
         inner = _value_type(pa, _plain(table.schema.field(variable.name).type))
         row_shape: tuple[int, ...] = ()
         if len(variable.shape) == 2:
@@ -176,7 +196,7 @@ def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSou
     if variable.kind == "lists" and dtype.kind not in "biuf":
         raise DtypeError(f"{origin}: lists of {inner} are not vectors of numbers.")
     check_rows(origin, (n_rows, *row_shape), dtype)
-    return ColumnSource(origin, n_rows, row_shape, dtype, batches, names)
+    return ColumnSource(origin, n_rows, row_shape, dtype, batches, table.entries, names)
 
 
 def _open_wide(path: str, origin: Origin, variable: Variable) -> RowSource:
@@ -187,7 +207,8 @@ def _open_wide(path: str, origin: Origin, variable: Variable) -> RowSource:
         batches = Batches(partial(table.rows, names))
     dtype = np.result_type(*(np.dtype(field.type.to_pandas_dtype()) for field in fields))
     check_rows(origin, (table.n_rows, len(names)), dtype)
-    return WideSource(origin, table.n_rows, (len(names),), dtype, names, batches)
+    rows = (origin, table.n_rows, (len(names),), dtype)
+    return WideSource(*rows, batches, table.entries, names)
 
 
 def _class_names(schema: Any, column: str) -> tuple[str, ...]:
@@ -228,6 +249,12 @@ class Table:
     def n_rows(self) -> int:
         """Count the rows."""
         return self.starts[-1]
+
+    @property
+    def entries(self) -> tuple[int, ...]:
+        """Return the rows that reading can begin at; a stream behind a URL comes from its start."""
+        indexed = not is_url(self.path) or head(self.path).startswith((b"PAR1", b"ARROW1"))
+        return self.starts[:-1] if indexed and len(self.starts) > 1 else (0,)
 
     def column(self, name: str, row: int) -> Iterator[tuple[int, Any]]:
         """Yield (first row, values) of a column, from the group or batch that holds ``row`` on."""

@@ -8,7 +8,6 @@ allow-listed, since a v2 array can name ``pickle`` as a filter.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -37,19 +36,10 @@ from sadih_dask.sources.contract import (
     native_dtype,
     reading,
 )
+from sadih_dask.stores.foreign import check_codecs
 
 _MAX_LISTED = 1000
 _MAX_CHUNK = 2**30
-_CODECS = frozenset(
-    # how bytes are arranged
-    {"bytes", "transpose", "sharding_indexed", "shuffle", "bitshuffle", "packbits", "vlen-utf8"}
-    # compressors
-    | {"blosc", "gzip", "zstd", "zlib", "lz4", "lzma", "bz2"}
-    # number filters
-    | {"delta", "fixedscaleoffset", "bitround", "quantize", "astype"}
-    # checksums
-    | {"crc32c", "crc32", "adler32", "fletcher32"}
-)
 MARKERS = ("zarr.json", ".zarray", ".zgroup")
 """Files that make a folder a Zarr array or group."""
 
@@ -61,6 +51,17 @@ class ChunkedSource(RowSource):
     rows_last: bool
     reverse: bool
     array: Lazy[Any] = field(repr=False, compare=False)
+    chunk: tuple[int, ...]
+
+    def entry(self, row: int) -> int:
+        """Return the first row of the chunk."""
+        rows = self.chunk[-1 if self.rows_last else 0] if self.chunk else 1
+        return row // rows * rows
+
+    @property
+    def working_bytes(self) -> int:
+        """Return the bytes of a chunk, as it is stored and decoded."""
+        return 2 * math.prod(self.chunk or (0,)) * self.dtype.itemsize
 
     def _read(self, start: int, stop: int) -> Block:
         stored = self.array.get()
@@ -87,7 +88,8 @@ def _chunked(
     shape = tuple(row_shape[::-1] if reverse else row_shape)
     if dtype != LISTS:
         check_rows(origin, (n_rows, *shape), dtype)
-    return ChunkedSource(origin, n_rows, shape, dtype, last, reverse, array)
+    chunk = tuple(stored.chunks or ())
+    return ChunkedSource(origin, n_rows, shape, dtype, last, reverse, array, chunk)
 
 
 def _check_chunks(origin: Origin, stored: Any) -> None:
@@ -127,11 +129,7 @@ def open_zarr(path: str, variable: Variable, options: OpenOptions) -> RowSource:
         array = Lazy(partial(_zarr_array, path, variable.name))
         stored = array.get()
     dtype = native_dtype(origin, stored.dtype)
-    if unknown := set(_codec_names(stored.metadata.to_dict())) - _CODECS:
-        raise FormatError(
-            f"{origin}: is stored with the codec {', '.join(sorted(unknown))}, which is not read "
-            "here. Write it again with one of: zstd, blosc, gzip, none."
-        )
+    check_codecs(str(origin), stored)
     _check_chunks(origin, stored)
     return _chunked(origin, array, dtype, options.rows_last)
 
@@ -139,20 +137,6 @@ def open_zarr(path: str, variable: Variable, options: OpenOptions) -> RowSource:
 def _zarr_array(path: str, name: str) -> Any:
     opened: Any = zarr.open(path, mode="r")
     return opened[name] if name else opened
-
-
-def _codec_names(document: Any) -> Iterator[str]:
-    """Walk the codec part of a v2 or v3 metadata document, shards included."""
-    if document.get("zarr_format") == 2:
-        codecs = [document.get("compressor"), *(document.get("filters") or ())]
-        for codec in filter(None, codecs):
-            yield str(codec["id"] if isinstance(codec, dict) else codec.codec_id)
-        return
-    for codec in document.get("codecs", ()):
-        yield str(codec["name"]).removeprefix("numcodecs.")
-        inner = codec.get("configuration", {})
-        yield from _codec_names({"codecs": inner.get("codecs", ())})
-        yield from _codec_names({"codecs": inner.get("index_codecs", ())})
 
 
 @dataclass(frozen=True)
@@ -229,7 +213,7 @@ def open_hdf5(path: str, variable: Variable, options: OpenOptions) -> RowSource:
             remedy = "Save it as a SciPy CSR .npz file, which can be streamed."
             check_memory(origin, nbytes, options.memory_limit, remedy)
             load = partial(_load_sparse, path, variable.name)
-            return loaded_sparse(origin, options.rows_last, load)
+            return loaded_sparse(origin, options.rows_last, load, nbytes)
         if stored.external or stored.is_virtual:
             raise FormatError(
                 f"{origin}: its data lie in other files. Open those files themselves, as shards."

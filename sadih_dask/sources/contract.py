@@ -207,6 +207,25 @@ class RowSource(ABC):
         shape = " x ".join(map(str, (self.n_rows, *self.row_shape)))
         return f"{shape} {'lists' if self.holds_lists else self.element}"
 
+    def entry(self, row: int) -> int:
+        """Return the row from which on the file has to be read for this one, such as its chunk's.
+
+        Tasks begin where reading can; this class reads from any row on.
+        """
+        return row
+
+    def reopened(self, start: int, stop: int) -> RowSource:  # noqa: ARG002
+        """Return the same source for a task that reads these rows, in ascending order.
+
+        Reading positions, and what is loaded, belong to that task alone and go with it.
+        """
+        return self
+
+    @property
+    def working_bytes(self) -> int:
+        """Return the bytes that a read takes beside its block, about."""
+        return 0
+
     @property
     def named_classes(self) -> tuple[str, ...]:
         """Return the classes that the file itself names, in order, if these rows are labels."""

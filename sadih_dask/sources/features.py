@@ -9,7 +9,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from os import PathLike
 from pathlib import Path
@@ -48,6 +48,19 @@ class View(RowSource):
         """Return the inner source's paths."""
         return self.inner.files()
 
+    def entry(self, row: int) -> int:
+        """Return where the inner source begins."""
+        return self.inner.entry(row)
+
+    def reopened(self, start: int, stop: int) -> RowSource:
+        """Return it with the inner source reopened."""
+        return replace(self, inner=self.inner.reopened(start, stop))
+
+    @property
+    def working_bytes(self) -> int:
+        """Return what the inner source takes."""
+        return self.inner.working_bytes
+
 
 @dataclass(frozen=True)
 class FeatureRows(View):
@@ -64,13 +77,9 @@ class FeatureRows(View):
         return block
 
     def _check_finite(self, block: Block, start: int) -> None:
-        # A sum is finite only if every term is; it may overflow, so a bad sum is only a suspicion
-        with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(block.sum(dtype=np.float64)):
-                return
-        bad = np.argwhere(~np.isfinite(block))
-        if len(bad):
-            row, column = (int(i) for i in bad[0])
+        finite = np.isfinite(block)
+        if not finite.all():
+            row, column = (int(i) for i in np.argwhere(~finite)[0])
             raise NonFiniteError(
                 f"{self.locate(start + row)}, column {column}: is {block[row, column]}. Features "
                 "must be finite: drop the row or fill the value."
@@ -101,6 +110,14 @@ class RowNumbers(View):
 
     starts: tuple[int, ...]
     firsts: tuple[int, ...]
+
+    def entry(self, row: int) -> int:
+        """Return the row itself: no file is read."""
+        return row
+
+    def reopened(self, start: int, stop: int) -> RowSource:  # noqa: ARG002
+        """Return itself."""
+        return self
 
     def _read(self, start: int, stop: int) -> Block:
         ids = [np.empty(0, np.int64)]
@@ -337,6 +354,23 @@ class JoinedRows(RowSource):
     def files(self) -> tuple[str, ...]:
         """Return the paths of all shards."""
         return tuple(name for part in self.parts for name in part.files())
+
+    def entry(self, row: int) -> int:
+        """Return where the shard begins to be read."""
+        shard = min(bisect_right(self.starts, row), len(self.parts)) - 1
+        return self.starts[shard] + self.parts[shard].entry(row - self.starts[shard])
+
+    def reopened(self, start: int, stop: int) -> RowSource:
+        """Return it with the shards of these rows reopened."""
+        parts = list(self.parts)
+        for shard, first, end in pieces(self.starts, start, stop):
+            parts[shard] = parts[shard].reopened(first, end)
+        return replace(self, parts=tuple(parts))
+
+    @property
+    def working_bytes(self) -> int:
+        """Return what the most demanding shard takes."""
+        return max(part.working_bytes for part in self.parts)
 
     def _read(self, start: int, stop: int) -> Block:
         out = np.empty((stop - start, *self.row_shape), self.dtype)

@@ -206,8 +206,9 @@ def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSou
         if variable.kind == "text":
             return _open_text(origin, matrix, options)
         if variable.note == "sparse":
-            check_memory(origin, 3 * matrix.length, options.memory_limit, _REMEDY)
-            return loaded_sparse(origin, options.rows_last, partial(_load_sparse, matrix))
+            nbytes = 3 * matrix.length
+            check_memory(origin, nbytes, options.memory_limit, _REMEDY)
+            return loaded_sparse(origin, options.rows_last, partial(_load_sparse, matrix), nbytes)
         return _open_numbers(origin, matrix, options)
 
 
@@ -226,9 +227,10 @@ def _open_numbers(origin: Origin, matrix: Matrix, options: OpenOptions) -> RowSo
     dtype = native_dtype(origin, stored)
     check_rows(origin, layout.rows_first, dtype)
     # The element and the rows made of it exist together for a moment
-    check_memory(origin, 2 * matrix.length, options.memory_limit, _REMEDY)
+    nbytes = 2 * matrix.length
+    check_memory(origin, nbytes, options.memory_limit, _REMEDY)
     loaded = Lazy(partial(_load_numbers, matrix, layout))
-    return LoadedSource(origin, layout.n_rows, layout.row_shape, dtype, loaded)
+    return LoadedSource(origin, layout.n_rows, layout.row_shape, dtype, loaded, nbytes)
 
 
 def _load_numbers(matrix: Matrix, layout: Layout) -> Block:
@@ -250,7 +252,7 @@ def _open_text(origin: Origin, matrix: Matrix, options: OpenOptions) -> RowSourc
     n_rows = len(loaded.get())
     if n_rows == 0:
         raise InputError(f"{origin}: is empty. Choose a variable that has rows.")
-    return LoadedSource(origin, n_rows, (), TEXT, loaded)
+    return LoadedSource(origin, n_rows, (), TEXT, loaded, 2 * matrix.length)
 
 
 def _texts(origin: Origin, matrix: Matrix) -> Block:

@@ -260,7 +260,7 @@ def _open_sparse(path: str, variable: Variable, options: OpenOptions) -> RowSour
     for part in parts:
         _open_member(path, part.name, OpenOptions())
     with reading(path):
-        return loaded_sparse(origin, options.rows_last, partial(_load_npz, path))
+        return loaded_sparse(origin, options.rows_last, partial(_load_npz, path), nbytes)
 
 
 def _load_npz(path: str) -> Any:

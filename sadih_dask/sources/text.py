@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 from sadih_dask.errors import FormatError, InputError, LabelError
 from sadih_dask.files.filesystem import Status, status
 from sadih_dask.sources.arrays import open_bytes
-from sadih_dask.sources.arrow import WideSource
+from sadih_dask.sources.arrow import BatchedSource, WideSource
 from sadih_dask.sources.contract import (
     TEXT,
     Batches,
@@ -72,10 +72,8 @@ class TextShape:
 
 
 @dataclass(frozen=True)
-class TextColumn(RowSource):
+class TextColumn(BatchedSource):
     """One column of a text file."""
-
-    batches: Batches = field(repr=False, compare=False)
 
     def _read(self, start: int, stop: int) -> Block:
         return np.array([*chain.from_iterable(self.batches.read(start, stop))], dtype=TEXT)
@@ -96,7 +94,7 @@ def open_variable(path: str, variable: Variable, options: OpenOptions) -> RowSou
     check_rows(origin, (shape.n_rows,), TEXT)
     column = shape.columns.index(variable.name)
     batches = Batches(partial(_batches, path, shape, column))
-    return TextColumn(origin, shape.n_rows, (), TEXT, batches)
+    return TextColumn(origin, shape.n_rows, (), TEXT, batches, (0,))
 
 
 def _open_numbers(path: str, shape: TextShape, variable: Variable) -> RowSource:
@@ -109,7 +107,7 @@ def _open_numbers(path: str, shape: TextShape, variable: Variable) -> RowSource:
     batches = Batches(partial(_number_batches, path, shape, names))
     check_rows(origin, (shape.n_rows, len(names)), np.dtype(np.float64))
     dtype = np.dtype(np.float64)
-    return WideSource(origin, shape.n_rows, (len(names),), dtype, names, batches)
+    return WideSource(origin, shape.n_rows, (len(names),), dtype, batches, (0,), names)
 
 
 def _number_batches(

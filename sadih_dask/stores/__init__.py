@@ -3,7 +3,7 @@
 Read `store` first (what a store is), then `root` (what stands in `zarr.json`), `commit` (what may
 be done, and who wins when two do it), `segment` (writing), `reader`, `deletions`, `coverage`
 (what has changed since), `verify`; `layout` and `chunks` are the bytes, `columns` what may go
-into them.
+into them, and `foreign` reads arrays that a segment has adopted.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ every Zarr library can read that, and nothing has to be unpickled.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def prepare_bytes(values: npt.ArrayLike, layout: ArrayLayout) -> npt.NDArray[Any
     return _shaped(array, layout)
 
 
-def check_lengths(arrays: dict[str, Any]) -> int:
+def check_lengths(arrays: Mapping[str, Any]) -> int:
     """Return the common row count of arrays, or InputError with all of them."""
     lengths = {name: int(array.shape[0]) for name, array in arrays.items()}
     if len(set(lengths.values())) != 1:
@@ -75,7 +76,7 @@ def check_lengths(arrays: dict[str, Any]) -> int:
     return next(iter(lengths.values()))
 
 
-def check_names(given: set[str], layouts: dict[str, ArrayLayout], url: str) -> None:
+def check_names(given: set[str], layouts: Mapping[str, Any], url: str) -> None:
     """Raise if rows come without an array that the store has, or with one that it has not."""
     if missing := sorted(layouts.keys() - given):
         raise InputError(f"{url} has {', '.join(layouts)}; {', '.join(missing)} not given")

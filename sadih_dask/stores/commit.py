@@ -102,6 +102,7 @@ class Plan:
     root      arrays and properties; for an append, the state that it was begun on
     key       what the same call will have again
     absorbs   trailing segments whose rows are written again, before the new ones
+    foreign   where the features lie, if they are adopted
     """
 
     mode: Mode
@@ -110,6 +111,7 @@ class Plan:
     key: str
     n_new: int
     absorbs: tuple[Segment, ...] = ()
+    foreign: str | None = None
 
     @property
     def n_absorbed(self) -> int:
@@ -121,7 +123,7 @@ class Plan:
         n_rows = self.n_absorbed + self.n_new
         chunk_rows = max(1, min(self.root.chunk_rows, n_rows))
         layouts = self.root.layouts(chunk_rows, self.root.compression)
-        return SegmentWriter(files, self.segment_id, layouts, n_rows)
+        return SegmentWriter(files, self.segment_id, layouts, n_rows, self.foreign)
 
 
 def update(files: Files, schema: Schema, kind: str, change: Callable[[Root], Root | None]) -> Root:

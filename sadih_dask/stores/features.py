@@ -18,7 +18,7 @@ from sadih_dask.errors import (
     LabelError,
     Remedy,
 )
-from sadih_dask.files.filesystem import Files, connect
+from sadih_dask.files.filesystem import Files, connect, local_path
 from sadih_dask.learning.classes import Targets, Vocabulary
 from sadih_dask.stores import columns as row_ids
 from sadih_dask.stores import commit as commits
@@ -29,6 +29,7 @@ from sadih_dask.stores.columns import (
     prepare_features,
     prepare_labels,
 )
+from sadih_dask.stores.foreign import check_location, chunk_rows_for, open_array
 from sadih_dask.stores.layout import DTYPES
 from sadih_dask.stores.reader import Snapshot
 from sadih_dask.stores.root import Column, Root, Schema, short_hash
@@ -71,6 +72,10 @@ class FeatureWriter(StoreWriter):
         given = _given(features=features, labels=labels, ids=ids, thumbnails=thumbnails)
         return self._write(start, _prepare(self._plan.root, self.url, given, start))
 
+    def write_arrays(self, start: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Digests:
+        """Write some arrays of whole blocks, as `write` does; others write the rest of them."""
+        return self._write(start, _prepared(self._plan.root, arrays, start))
+
     def finalise(self) -> FeatureStore:
         """Commit the rows once every block is written, and open the store."""
         root = self._finalise()
@@ -102,6 +107,7 @@ class FeatureStore(Store):
         source: str = "",
         chunk_rows: int | None = None,
         compression: str | None = None,
+        foreign: str | None = None,
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> FeatureStore:
@@ -136,6 +142,7 @@ class FeatureStore(Store):
             source=source,
             chunk_rows=chunk_rows,
             compression=compression,
+            foreign=foreign,
             overwrite=overwrite,
             storage_options=storage_options,
         )
@@ -144,6 +151,23 @@ class FeatureStore(Store):
             return _prepare(root, str(url), _between(given, start, stop), start)
 
         return filled(begin, rows, overwrite).finalise()
+
+    @classmethod
+    def adopt(cls, url: Url, array: Url, labels: Any = None, **options: Any) -> FeatureStore:
+        """Make a store of a Zarr array (v2 or v3, a path or an object store) that stays in place.
+
+        It is read once, for a digest of each chunk; labels, ids and whatever else there is are
+        written beside these, `options` are those of `create`. What changes in the array afterwards
+        is found when it is read, chunk by chunk. Nothing of it is ever written or deleted.
+        """
+        path = local_path(array)
+        location = str(array) if path is None else str(path.absolute())
+        try:
+            check_location(location)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        chunk_rows_for(location)
+        return cls.create(url, open_array(location), labels, foreign=location, **options)
 
     @classmethod
     def allocate(
@@ -164,6 +188,7 @@ class FeatureStore(Store):
         properties: Mapping[str, Any] | None = None,
         sources: bytes | None = None,
         key: str | None = None,
+        foreign: str | None = None,
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> FeatureWriter:
@@ -174,7 +199,10 @@ class FeatureStore(Store):
         let them `write` the blocks that are `missing`, then `finalise` here. `properties` are
         further attributes, which JSON can hold. `sources` is a record of where the rows come from.
         `key` stands for these very rows: only a call with the same one goes on with what is there.
+        `foreign` is the Zarr array that has the features, and keeps them; see `adopt`.
         """
+        if foreign is not None:
+            chunk_rows = chunk_rows_for(foreign)
         arrays: Columns = {"features": (dtype, (n_features,))}
         properties = {**(properties or {}), **_properties(class_names, source)}
         if n_labels is not None:
@@ -189,9 +217,11 @@ class FeatureStore(Store):
         files = connect(url, storage_options, follow_links=False)
         root = planned(KIND, SCHEMA, files, arrays, properties, chunk_rows, compression)
         form = [arrays, n_rows, root.chunk_rows, root.compression, properties]
+        form += [foreign] * (foreign is not None)
         amend = None if sources is None else _with_sources(files, lambda _: sources)
         mode: commits.Mode = "overwrite" if overwrite else "create"
-        return FeatureWriter._begin(files, root, n_rows, mode, key or short_hash(form), amend)
+        key = key or short_hash(form)
+        return FeatureWriter._begin(files, root, n_rows, mode, key, amend, foreign=foreign)
 
     def extend(
         self,
@@ -357,11 +387,17 @@ def _between(given: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
 
 def _prepare(root: Root, url: str, given: Mapping[str, Any], first_row: int) -> Rows:
     """Return rows as they are stored, after every check that can be made of them."""
-    layouts = root.layouts(root.chunk_rows, root.compression)
     arrays = {name: np.asarray(array) for name, array in given.items()}
-    check_names(set(arrays), layouts, url)
+    check_names(set(arrays), root.arrays, url)
+    return _prepared(root, arrays, first_row)
+
+
+def _prepared(root: Root, arrays: Mapping[str, npt.NDArray[Any]], first_row: int) -> Rows:
+    layouts = root.layouts(root.chunk_rows, root.compression)
     check_lengths(arrays)
-    rows = {"features": prepare_features(arrays["features"], layouts["features"])}
+    rows = {}
+    if "features" in arrays:
+        rows["features"] = prepare_features(arrays["features"], layouts["features"])
     if "labels" in arrays:
         rows["labels"] = prepare_labels(arrays["labels"], layouts["labels"], first_row)
     if "ids" in arrays:

@@ -8,6 +8,7 @@ through the same snapshot.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +25,7 @@ from sadih_dask.errors import (
 from sadih_dask.files import conditional
 from sadih_dask.files.checksum import as_bytes_view
 from sadih_dask.files.filesystem import Files, LocalFiles
-from sadih_dask.stores import chunks
+from sadih_dask.stores import chunks, foreign
 from sadih_dask.stores.deletions import live_before, physical, read_deletions
 from sadih_dask.stores.layout import ArrayLayout
 from sadih_dask.stores.root import ROOT, ROOT_LIMIT, Root, Segment
@@ -224,7 +225,14 @@ def read_chunk(
     target = as_bytes_view(out)
     files = snapshot.files
     try:
-        if isinstance(files, LocalFiles) and layout.compression == "none":
+        if segment.foreign is not None and layout.name in segment.adopted:
+            first = chunk * layout.chunk_rows
+            n_rows = min(layout.chunk_rows, segment.n_rows - first)
+            rows = foreign.read_rows(segment.foreign, layout, first, n_rows)
+            parts, digest = chunks.encode_chunk(rows, replace(layout, compression="none"))
+            chunks.check_crc(digest, parts[1], expected)
+            target[:] = as_bytes_view(rows)[span[0] : span[1]]
+        elif isinstance(files, LocalFiles) and layout.compression == "none":
             chunks.read_plain(files, key, layout, span, target, expected)
         else:
             stored = files.read(key, chunks.stored_limit(layout))
@@ -245,6 +253,12 @@ def damaged(
     ends = np.array([first, min(segment.n_rows, first + segment.chunk_rows)])
     rows = snapshot.starts[number] + live_before(snapshot.dead(segment), ends)
     held = f"rows {rows[0]} to {rows[1] - 1}" if rows[0] < rows[1] else "deleted rows"
+    if layout.name in segment.adopted:
+        return IntegrityError(
+            f"{snapshot.files.url}: array {layout.name!r}, chunk {chunk} of segment {number} "
+            f"({held}, rows {ends[0]} to {ends[1] - 1} of {segment.foreign}): {reason}. Put the "
+            "array back as it was when it was adopted, or adopt it anew"
+        )
     return IntegrityError(
         f"{snapshot.files.url}: array {layout.name!r}, chunk {chunk} of segment {number} ({held}, "
         f"file {segment.path}/{layout.key(chunk)}): {reason}. Restore that file from a copy or "

@@ -37,9 +37,12 @@ from sadih_dask.files import conditional
 from sadih_dask.files.checksum import canonical_json, crc32c
 from sadih_dask.files.conditional import Version
 from sadih_dask.files.filesystem import Files
+from sadih_dask.stores.foreign import check_location
 from sadih_dask.stores.layout import COMPRESSIONS, DTYPES, MAX_ROWS, ArrayLayout
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+ADOPTING_VERSION: Final = 3
+"""Of a store that has adopted an array; others are written as version 2, which they are."""
 ROOT: Final = "zarr.json"
 SEGMENTS: Final = "segments"
 DELETIONS: Final = "deletions"
@@ -101,6 +104,7 @@ class Segment:
 
     leaves  what its rows are made of. Rows that are rewritten with others keep their leaves, so
             that models and codes recognise them.
+    foreign where its features lie, if they were adopted: a Zarr array of somebody else
     """
 
     id: str
@@ -110,11 +114,17 @@ class Segment:
     manifest_crc: int
     leaves: tuple[Leaf, ...]
     deleted: Deleted | None = None
+    foreign: str | None = None
 
     @property
     def path(self) -> str:
         """Return the key of its folder."""
         return f"{SEGMENTS}/{self.id}"
+
+    @property
+    def adopted(self) -> tuple[str, ...]:
+        """Return the arrays whose chunks lie elsewhere."""
+        return () if self.foreign is None else ("features",)
 
     @property
     def n_live(self) -> int:
@@ -220,7 +230,7 @@ class Root:
         """Return the document; each time another, since it holds random bits."""
         record = {
             "format": self.kind,
-            "version": FORMAT_VERSION,
+            "version": ADOPTING_VERSION if any(s.foreign for s in self.segments) else 2,
             "uid": self.uid,
             "generation": self.generation,
             "commit": self.commit,
@@ -259,7 +269,8 @@ class Root:
         for segment in self.segments:
             metadata[segment.path] = {**GROUP, "attributes": {}}
             for name, layout in self.layouts_of(segment).items():
-                metadata[f"{segment.path}/{name}"] = layout.metadata(segment.n_rows)
+                if name not in segment.adopted:
+                    metadata[f"{segment.path}/{name}"] = layout.metadata(segment.n_rows)
         return {**_INLINE, "metadata": metadata}
 
 
@@ -272,6 +283,7 @@ def _segment_record(segment: Segment) -> dict[str, Any]:
         "manifest_crc32c": segment.manifest_crc,
         "deleted": None if segment.deleted is None else vars(segment.deleted),
         "leaves": [[leaf.n_rows, dict(leaf.hashes)] for leaf in segment.leaves],
+        **({} if segment.foreign is None else {"foreign": segment.foreign}),
     }
 
 
@@ -353,7 +365,7 @@ def _check_version(url: str, record: Mapping[str, Any], key: str) -> None:
             f"{url} has format version {version}, this release reads {FORMAT_VERSION}; upgrade "
             f"sadih_dask, or restore its {key} if it is damaged"
         )
-    if version != FORMAT_VERSION:
+    if version not in (2, ADOPTING_VERSION):
         raise FormatError(f"{url}: {key} has no known format version: {str(version)[:40]!r}")
 
 
@@ -428,6 +440,7 @@ def _parse_segment(record: Mapping[str, Any], arrays: set[str]) -> Segment:
         leaves=leaves,
         deleted=deleted
         and Deleted(_id(deleted["id"]), _size(deleted["n_rows"], 1), _id(deleted["hash"])),
+        foreign=check_location(record["foreign"]) if "foreign" in record else None,
     )
     if sum(leaf.n_rows for leaf in leaves) != segment.n_rows or segment.n_live < 0:
         raise ValueError("rows of a segment and of its leaves differ")

@@ -14,7 +14,7 @@ has to be remembered, and what is left to do is seen by one listing an array.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -106,12 +106,20 @@ class SegmentWriter:
     """Writes the chunks of one segment, here or in a worker; holds no rows.
 
     layouts  of its arrays, which share their chunk rows
+    foreign  where the features lie, if they are adopted: of these only digests are made
     """
 
     def __init__(
-        self, files: Files, segment_id: str, layouts: dict[str, ArrayLayout], n_rows: int
+        self,
+        files: Files,
+        segment_id: str,
+        layouts: dict[str, ArrayLayout],
+        n_rows: int,
+        foreign: str | None = None,
     ) -> None:
         self.files, self.id, self.layouts, self.n_rows = files, segment_id, layouts, n_rows
+        self.foreign = foreign
+        self.own = {k: v for k, v in layouts.items() if foreign is None or k != "features"}
         self.path = f"{SEGMENTS}/{segment_id}"
         self.chunk_rows = next(iter(layouts.values())).chunk_rows
         self._digests: Digests = {}
@@ -140,7 +148,7 @@ class SegmentWriter:
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """Return the metadata of the group and its arrays, by key."""
-        arrays = {name: layout.metadata(self.n_rows) for name, layout in self.layouts.items()}
+        arrays = {name: layout.metadata(self.n_rows) for name, layout in self.own.items()}
         group = {
             **GROUP,
             "attributes": {},
@@ -154,16 +162,25 @@ class SegmentWriter:
         outer = {**GROUP, "attributes": {}}
         return {f"{SEGMENTS}/{ROOT}": outer, f"{self.path}/{ROOT}": group, **members}
 
-    def missing(self) -> list[int]:
-        """Return the chunks that some array does not have yet, by one listing an array."""
+    def missing(self, arrays: Iterable[str] | None = None) -> list[int]:
+        """Return the chunks that one of the arrays (default: all) does not have yet.
+
+        That is one listing an array.
+        """
         there = set(range(self.n_chunks))
-        for name, layout in self.layouts.items():
+        for name in self.layouts if arrays is None else arrays:
+            if name not in self.own:  # nothing but a digest shows that somebody has read it
+                there = {k for k in there if name in self._digests.get(k, ())}
+                continue
             sizes = self.files.sizes(f"{self.path}/{name}")
-            there = {k for k in there if _is_whole(sizes, layout, k)}
+            there = {k for k in there if _is_whole(sizes, self.layouts[name], k)}
         return sorted(set(range(self.n_chunks)) - there)
 
     def write(self, start: int, rows: Rows) -> Digests:
-        """Write rows from `start` on: whole chunks, the last one as far as the segment goes."""
+        """Write rows from `start` on: whole chunks, the last one as far as the segment goes.
+
+        Of some arrays, or of all.
+        """
         stop = start + len(next(iter(rows.values())))
         size = self.chunk_rows
         if start % size or not (stop == self.n_rows or (stop % size == 0 and stop < self.n_rows)):
@@ -179,17 +196,21 @@ class SegmentWriter:
             first = chunk * size - start
             part = {name: array[first : first + size] for name, array in rows.items()}
             written[chunk] = self._write_chunk(chunk, part)
-        self._digests |= written
+        self.learn(written)
         return written
 
     def _write_chunk(self, chunk: int, rows: Rows) -> dict[str, int]:
         digests = {}
-        for name, layout in self.layouts.items():
-            parts, digest = encode_chunk(rows[name], layout)
+        for name, array in rows.items():
+            layout = self.layouts[name]
+            if name not in self.own:
+                digests[name] = encode_chunk(array, replace(layout, compression="none"))[1]
+                continue
+            parts, digest = encode_chunk(array, layout)
             what = f"array {name!r}, block {chunk} (from row {chunk * self.chunk_rows})"
             with explained(self.files, what):
                 if not self.files.create(f"{self.path}/{layout.key(chunk)}", parts):
-                    digest = self._agree(layout, chunk, rows[name], parts, digest)
+                    digest = self._agree(layout, chunk, array, parts, digest)
             digests[name] = digest
         return digests
 
@@ -236,14 +257,15 @@ class SegmentWriter:
                 if self.files.read(f"{self.path}/manifest", limit) != data:
                     raise IntegrityError(f"{self.files.url}: {self.path}/manifest is damaged")
             self._tidy()
-            for folder in (*(f"{self.path}/{name}" for name in self.layouts), self.path, SEGMENTS):
+            for folder in (*(f"{self.path}/{name}" for name in self.own), self.path, SEGMENTS):
                 self.files.sync(folder)
             own = self._own_leaf(manifest, sum(leaf.n_rows for leaf in absorbed))
         crc = int.from_bytes(data[-TRAILER_BYTES:], "little")
         layout = next(iter(self.layouts.values()))
         leaves = (*absorbed, own)
         kept = tuple(leaf for leaf in leaves if leaf.n_rows) or leaves[:1]
-        return Segment(self.id, self.n_rows, self.chunk_rows, layout.compression, crc, kept)
+        form = (self.chunk_rows, layout.compression, crc, kept)
+        return Segment(self.id, self.n_rows, *form, foreign=self.foreign)
 
     def _own_leaf(self, manifest: Manifest, n_absorbed: int) -> Leaf:
         """What tells the rows that this segment brings from others."""
@@ -263,7 +285,8 @@ class SegmentWriter:
 
     def _all_digests(self) -> dict[str, npt.NDArray[np.uint32]]:
         """Digests of all chunks; those that nobody here has written are read from their files."""
-        unknown = [k for k in range(self.n_chunks) if k not in self._digests]
+        known = self._digests
+        unknown = [k for k in range(self.n_chunks) if len(known.get(k, ())) < len(self.layouts)]
 
         def tails(chunk: int) -> dict[str, int]:
             return {
@@ -274,10 +297,11 @@ class SegmentWriter:
                     "little",
                 )
                 for name, layout in self.layouts.items()
+                if name not in known.get(chunk, ())
             }
 
         with ThreadPoolExecutor(1 if self.files.is_local else _READERS) as pool:
-            self._digests |= dict(zip(unknown, pool.map(tails, unknown), strict=True))
+            self.learn(dict(zip(unknown, pool.map(tails, unknown), strict=True)))
         return {
             name: np.array([self._digests[k][name] for k in range(self.n_chunks)], np.uint32)
             for name in self.layouts
@@ -285,11 +309,12 @@ class SegmentWriter:
 
     def learn(self, digests: Digests) -> None:
         """Take over the digests of chunks that others have written."""
-        self._digests |= digests
+        for chunk, found in digests.items():
+            self._digests[chunk] = {**self._digests.get(chunk, {}), **found}
 
     def _tidy(self) -> None:
         """Delete what killed writers left behind; all chunks are there, so nobody needs it."""
-        for folder in self.layouts if self.files.is_local else ():
+        for folder in self.own if self.files.is_local else ():
             for name in self.files.names(f"{self.path}/{folder}"):
                 if name.endswith(TEMPORARY_SUFFIX):
                     self.files.delete(f"{self.path}/{folder}/{name}")

@@ -32,7 +32,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -55,6 +55,7 @@ from sadih_dask.files.filesystem import Files, connect
 from sadih_dask.stores import columns
 from sadih_dask.stores import commit as commits
 from sadih_dask.stores.commit import Amend, Mode, Plan
+from sadih_dask.stores.foreign import tell
 from sadih_dask.stores.layout import (
     DEFAULT_CHUNK_BYTES,
     MAX_ROWS,
@@ -150,6 +151,7 @@ class StoreWriter:
         amend: Amend | None = None,
         *,
         absorb: bool = True,
+        foreign: str | None = None,
     ) -> Self:
         if not 0 <= n_new <= MAX_ROWS:
             raise InputError(f"a store cannot have {n_new} rows")
@@ -158,7 +160,7 @@ class StoreWriter:
             key = short_hash(key)
         Plan(mode, root, "", key, n_new).writer(files).check()
         found = commits.begin(files, cls.schema, root, n_new, mode, key, absorb=absorb)
-        writer = cls(files, found, amend)
+        writer = cls(files, replace(found, foreign=foreign), amend)
         writer._segment.begin()
         return writer
 
@@ -186,9 +188,9 @@ class StoreWriter:
         """Return the rows of a block: first and one past the last."""
         return block * self.block_rows, min(self.n_rows, (block + 1) * self.block_rows)
 
-    def missing(self) -> list[int]:
-        """Return the blocks that are not written yet."""
-        return self._segment.missing()
+    def missing(self, arrays: Iterable[str] | None = None) -> list[int]:
+        """Return the blocks that one of the arrays (default: all) does not have yet."""
+        return self._segment.missing(arrays)
 
     def _write(self, start: int, rows: Rows) -> Digests:
         """Write rows from `start` on, whole blocks, and return the digests of their chunks."""
@@ -327,6 +329,8 @@ class Store:
                 f"{self.url} is incomplete: it has no rows yet, and is being written by {begun}. "
                 "Repeat the call that was creating it and it will complete the rest"
             )
+        for location in {segment.foreign for segment in self.segments} - {None}:
+            tell(self.url, str(location))
         self._check_properties()
         if "ids" in self._root.arrays:
             columns.check_encoding(self._id_encoding, snapshot.layout("ids"), self.url)
@@ -368,7 +372,7 @@ class Store:
     @property
     def components(self) -> tuple[str, ...]:
         """Return the paths of the main array's parts, for other Zarr tools; dead rows included."""
-        return tuple(f"{segment.path}/{self.main_array}" for segment in self.segments)
+        return tuple(s.foreign or f"{s.path}/{self.main_array}" for s in self.segments)
 
     @property
     def chunks(self) -> tuple[int, ...]:

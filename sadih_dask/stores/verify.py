@@ -96,7 +96,8 @@ def _metadata_problems(snapshot: Snapshot, segment: Segment) -> list[str]:
         except (IntegrityError, FormatError) as error:
             found.append(str(error))
     files = snapshot.files
-    writer = SegmentWriter(files, segment.id, snapshot.root.layouts_of(segment), segment.n_rows)
+    layouts = snapshot.root.layouts_of(segment)
+    writer = SegmentWriter(files, segment.id, layouts, segment.n_rows, segment.foreign)
     for key, expected in writer.documents().items():
         where = f"{files.url}: {key}"
         try:

@@ -12,6 +12,7 @@ import argparse
 from tests.benchmarks import (
     bench_dask,
     bench_encode,
+    bench_ingest,
     bench_memory,
     bench_peers,
     bench_scan,
@@ -22,6 +23,7 @@ from tests.benchmarks.table import Row, show
 
 STAGES = {
     "read": (bench_storage_read.main, "--gib 0.5 --rounds 5"),
+    "ingest": (bench_ingest.main, "--gib 1 --rounds 3"),
     "scan": (bench_scan.main, "--rows 600000 --features 512 1024 --rounds 3"),
     "dask": (bench_dask.main, "--rows 400000"),
     "memory": (bench_memory.main, "--gib 2"),

@@ -56,7 +56,7 @@ RESCAN = {"anchors"}
 def data_sets(folder: Path | None) -> Iterator[tuple[str, Data]]:
     digits = load_digits()
     yield "digits", (digits.data.astype(np.float32), digits.target)
-    if (found := _fashion()) is not None:
+    if (found := fashion()) is not None:
         yield "fashion", found
     if folder is not None and (path := folder / "cifar10_gist512.npz").exists():
         with np.load(path) as file:
@@ -68,7 +68,7 @@ def data_sets(folder: Path | None) -> Iterator[tuple[str, Data]]:
             yield "tiny-imagenet", (features.astype(np.float32), file["labels"][train].astype(int))
 
 
-def _fashion() -> Data | None:
+def fashion() -> Data | None:
     found = sorted(FASHION.rglob("train-*-ubyte.gz")) if FASHION.exists() else []
     if len(found) != 2:
         return None

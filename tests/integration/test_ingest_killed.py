@@ -20,7 +20,7 @@ from sadih_dask.stores import FeatureStore
 from tests.support.processes import PATIENCE, wait_until
 from tests.support.stores import pending_blocks
 
-N_OLD, N_NEW, CHUNK = 1003, 2401, 8
+N_OLD, N_NEW, CHUNK = 1003, 2400, 8
 APPEND = """
 import sys, time
 from sadih_dask.ingest import DataFiles, ingest

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +15,7 @@ from sadih_dask.files.filesystem import connect
 from sadih_dask.ingest import DataFiles, compare, ingest
 from sadih_dask.stores import FeatureStore
 from tests.support.processes import Here
+from tests.support.sources import FORMS, npy, numbered, written
 
 s3fs = pytest.importorskip("s3fs")
 
@@ -32,17 +31,6 @@ ROOT = Path(__file__).parents[2]
 def put(url: str, data: bytes) -> str:
     s3fs.S3FileSystem().pipe_file(url, data)
     return url
-
-
-def npy(array: Any) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, array)
-    return stream.getvalue()
-
-
-def numbered(first: int, last: int) -> np.ndarray:
-    numbers = np.arange(first, last)
-    return np.stack([numbers, -numbers], axis=1).astype(np.float32)
 
 
 def test_the_command_from_and_to_a_bucket(bucket: str, here: Here) -> None:
@@ -84,69 +72,7 @@ def test_an_object_that_is_replaced_while_it_is_read(bucket: str) -> None:
         )
 
 
-def written(form: str, folder: Path) -> Path:
-    rows, labels = numbered(0, 300), np.arange(300) % 3
-    path = folder / f"x.{form}"
-    if form == "npz":
-        np.savez_compressed(path, features=rows, labels=labels)
-    elif form == "stored.npz":
-        np.savez(path, features=rows, labels=labels)
-    elif form == "sparse.npz":
-        from scipy import sparse
-
-        sparse.save_npz(path, sparse.csr_array(rows))
-    elif form == "coo.npz":
-        from scipy import sparse
-
-        sparse.save_npz(path, sparse.coo_array(rows))
-    elif form in ("parquet", "arrow", "arrows"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 2)
-        table = pa.table({"features": vectors, "labels": labels})
-        if form == "parquet":
-            pq.write_table(table, path, row_group_size=64)
-        else:
-            begin = pa.ipc.new_file if form == "arrow" else pa.ipc.new_stream
-            with begin(path, table.schema) as sink:
-                sink.write_table(table, max_chunksize=64)
-    elif form == "h5":
-        import h5py
-
-        with h5py.File(path, "w") as file:
-            file["features"], file["labels"] = rows, labels
-    elif form == "mat":
-        from scipy.io import savemat
-
-        savemat(path, {"features": rows, "labels": labels}, do_compression=True)
-    elif form == "npy.gz":
-        import gzip
-
-        path.write_bytes(gzip.compress(npy(rows)))
-    else:
-        import zarr
-
-        zarr.save_group(path, features=rows, labels=labels)
-    return path
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        "npz",
-        "stored.npz",
-        "sparse.npz",
-        "coo.npz",
-        "parquet",
-        "arrow",
-        "arrows",
-        "h5",
-        "mat",
-        "npy.gz",
-        "zarr",
-    ],
-)
+@pytest.mark.parametrize("form", FORMS)
 def test_every_format_from_a_bucket(bucket: str, tmp_path: Path, form: str) -> None:
     path = written(form, tmp_path)
     s3fs.S3FileSystem().put(str(path), f"{bucket}/x.{form}", recursive=True)

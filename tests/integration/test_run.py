@@ -627,3 +627,16 @@ def test_a_bad_file_does_not_stop_the_others(here: Here, place: Path, how: str) 
     assert again["rows"] == record["rows"]  # said again, until it is mended
     (place / "incoming" / "bad.npz").unlink()
     run(here, place, *skip)
+
+
+def test_other_methods_beside_the_model(here: Here, place: Path) -> None:
+    said = '\n[compare]\nmethods = ["itq", "dsh"]\nbits = [4, 2000]\n'
+    configuration(place, said)
+    record = run(here, place)
+    assert record["outcome"] == "complete"  # 2,000 bits are too many for both
+    assert done(record)[-1] == "compare"
+    assert any("itq, 2000 bits" in remark for remark in record["remarks"])
+    folder = place / "runs" / "latest" / "comparison"
+    outcomes = json.loads((folder / "methods.json").read_text())["outcomes"]
+    assert [one["n_bits"] for one in outcomes if not one["failure"]] == [4, 4]
+    assert stage(run(here, place), "compare")["action"] == "reused"

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sadih_dask.errors import InputError
+from sadih_dask.model.parameters import parameters_of
 
 if TYPE_CHECKING:
     from sadih_dask.model.estimator import Hasher
@@ -34,6 +35,8 @@ METHODS = {
     "lfh": "lfh.LFH",
     "dsh": "dsh.DSH",
     "sgh": "sgh.SGH",
+    "och": "och.OCH",
+    "mfh": "mfh.MFH",
 }
 """Where the estimator of each method is; imported when it is asked for."""
 
@@ -50,10 +53,10 @@ def method_class(name: str) -> type[Hasher]:
 def method_named(name: str, parameters: Mapping[str, Any]) -> Hasher:
     """An estimator with parameters; one that it does not have is refused."""
     found = method_class(name)
-    if unknown := sorted(set(parameters) - set(found.PARAMETERS)):
+    known = parameters_of(found)
+    if unknown := sorted(set(parameters) - set(known)):
         raise InputError(
-            f"{unknown[0]!r} is no parameter of the method {name}, which has "
-            f"{', '.join(found.PARAMETERS)}"
+            f"{unknown[0]!r} is no parameter of the method {name}, which has {', '.join(known)}"
         )
     return found(**parameters)
 

@@ -28,6 +28,7 @@ class LSH(Hasher):
 
     method: ClassVar = "lsh"
     supervised: ClassVar = False
+    learns_from: ClassVar = "their mean"
 
     def _solve(self, scanned: Scanned) -> Learned:
         P = self._normals(scanned.statistics.n_features, scanned.seed)
@@ -65,6 +66,7 @@ class BinaryQuantisation(LSH):
     """
 
     method: ClassVar = "bq"
+    learns_from: ClassVar = "nothing"
 
     def _solve(self, scanned: Scanned) -> Learned:
         n_features = scanned.statistics.n_features

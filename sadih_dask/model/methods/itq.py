@@ -7,7 +7,8 @@ scan keeps beside them, up to 2,560: enough for l (l - 1) / 2 angles.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg as la
@@ -20,7 +21,6 @@ from sadih_dask.learning.updates import polar
 from sadih_dask.model.estimator import Hasher, Learned
 from sadih_dask.model.methods.hyperplanes import through_mean
 from sadih_dask.model.methods.sampled import centred_rows
-from sadih_dask.model.parameters import parameters_of
 from sadih_dask.model.scanning import Scanned
 from sadih_dask.types import Floats
 
@@ -43,36 +43,20 @@ def random_rotation(seed: int, n: int) -> Floats:
     return polar(generator(seed, "rotation").standard_normal((n, n)))
 
 
+@dataclass(eq=False, repr=False)
 class Directions(Hasher):
     """Bits are signs of rotated projections; ``max_iter`` steps fit the rotation."""
 
-    def __init__(
-        self,
-        n_bits: int = 64,
-        *,
-        anchors: int | None = None,
-        sigma: float | None = None,
-        max_iter: int = 50,
-        block_rows: int = 8192,
-        random_state: Any = 0,
-    ) -> None:
-        super().__init__(
-            n_bits,
-            anchors=anchors,
-            sigma=sigma,
-            block_rows=block_rows,
-            random_state=random_state,
-        )
-        self.max_iter = max_iter
-
-    PARAMETERS: ClassVar = parameters_of("max_iter", anchors=None, max_iter=50)
+    learns_from: ClassVar = "all rows, rotation from a sample"
+    max_iter: int = 50
 
     @abstractmethod
     def _directions(self, statistics: Statistics) -> Floats:
         """Columns (d, l) that rows about their mean are projected onto."""
 
-    def _rotation(self, V: Floats, seed: int) -> Floats:
-        return fit_rotation(V, random_rotation(seed, V.shape[1]), self.max_iter)
+    def _rotation(self, X: Floats, P: Floats, seed: int) -> Floats:
+        """What turns the projections X P of sampled rows onto bits, (l, l)."""
+        return fit_rotation(X @ P, random_rotation(seed, P.shape[1]), self.max_iter)
 
     def _solve(self, scanned: Scanned) -> Learned:
         statistics = scanned.statistics
@@ -82,9 +66,8 @@ class Directions(Hasher):
                 "directions"
             )
         P = self._directions(statistics)
-        V = centred_rows(statistics) @ P
-        function = through_mean(scanned, P @ self._rotation(V, scanned.seed))
-        return Learned(function, trace=Trace((), 0, self.max_iter))
+        R = self._rotation(centred_rows(statistics), P, scanned.seed)
+        return Learned(through_mean(scanned, P @ R), trace=Trace((), 0, self.max_iter))
 
 
 class ITQ(Directions):
@@ -104,18 +87,20 @@ class PCAH(ITQ):
     """Signs of the principal components."""
 
     method: ClassVar = "pcah"
+    learns_from: ClassVar = "all rows"
 
-    def _rotation(self, V: Floats, seed: int) -> Floats:  # noqa: ARG002
-        return np.eye(V.shape[1])
+    def _rotation(self, X: Floats, P: Floats, seed: int) -> Floats:  # noqa: ARG002
+        return np.eye(P.shape[1])
 
 
 class PCARR(ITQ):
     """Signs of the principal components after a random rotation, which spreads their variance."""
 
     method: ClassVar = "pca-rr"
+    learns_from: ClassVar = "all rows"
 
-    def _rotation(self, V: Floats, seed: int) -> Floats:
-        return random_rotation(seed, V.shape[1])
+    def _rotation(self, X: Floats, P: Floats, seed: int) -> Floats:  # noqa: ARG002
+        return random_rotation(seed, P.shape[1])
 
 
 class ITQCCA(Directions):

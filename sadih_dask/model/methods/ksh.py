@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 
-from sadih_dask.learning.sample import KEPT_ROWS
 from sadih_dask.learning.similarity import group_similarity
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.model.estimator import Learned
 from sadih_dask.model.methods.hyperplanes import through_mean
 from sadih_dask.model.methods.sampled import SampleHasher, centred_rows, top_direction
-from sadih_dask.model.parameters import parameters_of
 from sadih_dask.model.scanning import Scanned
 from sadih_dask.types import Floats
 
@@ -25,6 +24,7 @@ TOLERANCE = 1e-2
 Product = Callable[[Floats], Floats]
 
 
+@dataclass(eq=False, repr=False)
 class KSH(SampleHasher):
     """Supervised hashing with kernels: inner products of codes follow the labels, bit by bit.
 
@@ -39,28 +39,8 @@ class KSH(SampleHasher):
     """
 
     method: ClassVar = "ksh"
-    PARAMETERS: ClassVar = parameters_of("sample_rows", "max_iter", anchors=300, max_iter=500)
-
-    def __init__(
-        self,
-        n_bits: int = 64,
-        *,
-        anchors: int | None = 300,
-        sigma: float | None = None,
-        sample_rows: int = KEPT_ROWS,
-        max_iter: int = 500,
-        block_rows: int = 8192,
-        random_state: Any = 0,
-    ) -> None:
-        super().__init__(
-            n_bits,
-            anchors=anchors,
-            sigma=sigma,
-            sample_rows=sample_rows,
-            block_rows=block_rows,
-            random_state=random_state,
-        )
-        self.max_iter = max_iter
+    anchors: int | None = 300
+    max_iter: int = 500
 
     def _solve(self, scanned: Scanned) -> Learned:
         K, S = centred_rows(scanned.statistics), pairwise(scanned.statistics)

@@ -16,6 +16,7 @@ B (l, g) codes in {-1, 1}; F (l, g) mean score of each group by the hash functio
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,12 +28,12 @@ from sadih_dask.learning.problem import Problem
 from sadih_dask.learning.randomness import generator
 from sadih_dask.learning.updates import coordinate_descent
 from sadih_dask.model.estimator import Hasher, Learned
-from sadih_dask.model.parameters import parameters_of
 from sadih_dask.model.scanning import Scanned
 from sadih_dask.retrieval.codes import pack
 from sadih_dask.types import Floats
 
 
+@dataclass(eq=False, repr=False)
 class CodeRegression(Hasher):
     """Codes of label groups in turns with a ridge regression of the features to them.
 
@@ -40,30 +41,10 @@ class CodeRegression(Hasher):
     row, ``max_iter`` the number of turns.
     """
 
-    PARAMETERS: ClassVar = parameters_of("nu", "ridge", "max_iter", ridge=1e-5, max_iter=5)
-
-    def __init__(
-        self,
-        n_bits: int = 64,
-        *,
-        anchors: int | None = 1000,
-        sigma: float | None = None,
-        nu: float = 1e-5,
-        ridge: float = 1e-5,
-        max_iter: int = 5,
-        block_rows: int = 8192,
-        random_state: Any = 0,
-    ) -> None:
-        super().__init__(
-            n_bits,
-            anchors=anchors,
-            sigma=sigma,
-            block_rows=block_rows,
-            random_state=random_state,
-        )
-        self.nu = nu
-        self.ridge = ridge
-        self.max_iter = max_iter
+    anchors: int | None = 1000
+    nu: float = 1e-5
+    ridge: float = 1e-5
+    max_iter: int = 5
 
     @abstractmethod
     def _codes(self, G: Floats, N: Floats, B: Floats, F: Floats) -> Floats:

@@ -11,7 +11,7 @@ from sadih_dask.model.parameters import PARAMETERS
 from sadih_dask.model.scanning import Scanned
 from sadih_dask.model.solve import learn
 from sadih_dask.retrieval.codes import pack
-from sadih_dask.types import EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
+from sadih_dask.types import Array, EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
 
 
 class SADIH(Hasher):
@@ -39,8 +39,9 @@ class SADIH(Hasher):
         likely each group is, ridge regression to the learned codes, or the paper's orthogonal
         encoder by exact descent or by its Lemma 1. "auto" is posterior, or ridge where label sets
         are so many that they hardly ever come twice.
-    anchors : int or None, default=1000
-        Number of radial basis functions about training rows; None hashes the features themselves.
+    anchors : int, array or None, default=1000
+        Number of radial basis functions about training rows that are drawn, or the rows they are
+        about, (anchors, features); None hashes the features themselves.
     sigma : float or None, default=None
         Kernel width of the anchor features; by default set from the mean distance.
     alpha, beta, gamma : float
@@ -82,7 +83,7 @@ class SADIH(Hasher):
         solver: SolverKind = "exact",
         start: StartKind = "separated",
         encoder: EncoderKind | Literal["auto"] = "auto",
-        anchors: int | None = 1000,
+        anchors: int | Array | None = 1000,
         sigma: float | None = None,
         alpha: float = 0.01,
         beta: float = 0.01,
@@ -118,5 +119,7 @@ class SADIH(Hasher):
         self.random_state = random_state
 
     def _solve(self, scanned: Scanned) -> Learned:
-        solution, function = learn(self, scanned.statistics, scanned.anchor_map, scanned.seed)
+        solution, function = learn(
+            self, scanned.statistics, scanned.anchor_map, scanned.seed, scanned.validation
+        )
         return Learned(function, pack(solution.state.B.T), solution.trace)

@@ -10,7 +10,8 @@ are kept.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg as la
@@ -21,37 +22,20 @@ from sadih_dask.learning.problem import RANK_TOLERANCE, Problem
 from sadih_dask.learning.sample import KEPT_ROWS
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.model.estimator import Hasher, Learned
-from sadih_dask.model.parameters import parameters_of
 from sadih_dask.model.scanning import Scanned
 from sadih_dask.retrieval.codes import pack
 from sadih_dask.types import Floats, Ints
 
 
+@dataclass(eq=False, repr=False)
 class SampleHasher(Hasher):
     """A method that learns from ``sample_rows`` rows at most."""
 
-    PARAMETERS: ClassVar = parameters_of("sample_rows", anchors=None)
-
-    def __init__(
-        self,
-        n_bits: int = 64,
-        *,
-        anchors: int | None = None,
-        sigma: float | None = None,
-        sample_rows: int = KEPT_ROWS,
-        block_rows: int = 8192,
-        random_state: Any = 0,
-    ) -> None:
-        super().__init__(
-            n_bits,
-            anchors=anchors,
-            sigma=sigma,
-            block_rows=block_rows,
-            random_state=random_state,
-        )
-        self.sample_rows = sample_rows
+    learns_from: ClassVar = "a sample"
+    sample_rows: int = KEPT_ROWS
 
 
+@dataclass(eq=False, repr=False)
 class LabelCodes(SampleHasher):
     """Codes of sampled rows that follow from their labels alone, and a ridge regression to them.
 
@@ -63,28 +47,9 @@ class LabelCodes(SampleHasher):
     nothing, the code that the hash function gives to the mean of its features.
     """
 
-    PARAMETERS: ClassVar = parameters_of("sample_rows", "ridge", ridge=1e-5)
-
-    def __init__(
-        self,
-        n_bits: int = 64,
-        *,
-        anchors: int | None = 1000,
-        sigma: float | None = None,
-        sample_rows: int = KEPT_ROWS,
-        ridge: float = 1e-5,
-        block_rows: int = 8192,
-        random_state: Any = 0,
-    ) -> None:
-        super().__init__(
-            n_bits,
-            anchors=anchors,
-            sigma=sigma,
-            sample_rows=sample_rows,
-            block_rows=block_rows,
-            random_state=random_state,
-        )
-        self.ridge = ridge
+    learns_from: ClassVar = "a sample, regression from all rows"
+    anchors: int | None = 1000
+    ridge: float = 1e-5
 
     @abstractmethod
     def _row_codes(self, labels: sp.csr_array, seed: int) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +20,7 @@ SINGULAR = 1e-6
 """Added to X^T X, as published."""
 
 
+@dataclass(eq=False, repr=False)
 class SGH(SampleHasher):
     """Bits that follow the whole graph of similarities, which is never formed.
 
@@ -32,12 +34,13 @@ class SGH(SampleHasher):
     are (Algorithm 1). All of it of sampled rows.
 
     Deviation: published hash functions are of 300 radial basis functions, similarities of the
-    features. A sample has its rows in one form only, so here both are of what ``anchors`` says:
-    by default the features, and planes.
+    features. A sample has its rows in one form only, so here both are of what ``anchors`` says: by
+    default of 300 radial basis functions.
     """
 
     method: ClassVar = "sgh"
     supervised: ClassVar = False
+    anchors: int | None = 300
 
     def _solve(self, scanned: Scanned) -> Learned:
         X = centred_rows(scanned.statistics)

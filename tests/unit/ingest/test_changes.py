@@ -173,14 +173,30 @@ def test_known_files_are_not_read_again(folder: Path, monkeypatch: pytest.Monkey
     saved(folder / "x9.npy", np.ones((4, 3), np.float32))
     saved(folder / "y9.npy", np.zeros(4, int))
     read: list[str] = []
-
-    def noted(names: tuple[str, ...], stamp: str) -> str:
-        read.extend(names)
-        return stamp
-
-    monkeypatch.setattr(provenance, "_bytes_of", noted)
+    opened = provenance.open_binary
+    monkeypatch.setattr(
+        provenance, "open_binary", lambda name: (read.append(name), opened(name))[1]
+    )
+    monkeypatch.setattr(provenance, "_checked", {})  # as in another process
     assert names(seen(folder).new) == ["x9.npy"]
     assert names(tuple(read)) == ["x9.npy", "y9.npy"]
+    assert names(seen(folder).new) == ["x9.npy"]
+    assert len(read) == 2
+
+
+def test_a_file_has_the_same_checksums_however_it_is_cut(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = all_of(folder).expanded()
+    whole = provenance.look(files)
+    monkeypatch.setattr(provenance, "_PIECE", 16)
+    monkeypatch.setattr(provenance, "_checked", {})
+    small = provenance.look(files)
+    assert [mark.content for mark in small.marks] != [mark.content for mark in whole.marks]
+    for stretch in (16, 48):  # as tasks
+        monkeypatch.setattr(provenance, "_STRETCH", stretch)
+        monkeypatch.setattr(provenance, "_checked", {})
+        assert provenance.look(files) == small
 
 
 def test_of_many_files_a_few_are_named(folder: Path) -> None:

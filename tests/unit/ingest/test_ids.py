@@ -66,14 +66,14 @@ def test_rows_that_somebody_adds_meanwhile_are_compared_at_the_commit(tmp_path, 
     ingest(files(shard(tmp_path, "a", range(40), named(range(40)))), url)
     slow = shard(tmp_path, "b", range(4), named([70, 71, 72, 73]))
     fast = shard(tmp_path, "c", range(4), named([80, 72, 81, 82]))
-    pour = ingestion._pour
+    pour = ingestion._write
 
     def overtaken(*given):
-        monkeypatch.setattr(ingestion, "_pour", pour)
+        monkeypatch.setattr(ingestion, "_write", pour)
         ingest(files(fast), url, mode="append")
         return pour(*given)
 
-    monkeypatch.setattr(ingestion, "_pour", overtaken)
+    monkeypatch.setattr(ingestion, "_write", overtaken)
     with pytest.raises(InputError, match=r"b.ids.npy row 2: the id .*72.* is that of row 41 of"):
         ingest(files(slow), url, mode="append")
     assert FeatureStore.open(url).n_rows == 44

@@ -11,9 +11,10 @@ from sklearn.datasets import load_digits
 
 from sadih_dask import FeatureStore, evaluate_model
 from sadih_dask.errors import FormatError
-from sadih_dask.jobs.methods import RESULTS, Outcome, as_table, compare_methods
+from sadih_dask.jobs.methods import RESULTS, compare_methods
 from sadih_dask.model.methods.itq import ITQ
-from tests.support.models import counted_reads
+from sadih_dask.report.methods import Outcome, as_table
+from tests.support.models import counted_reads, of_features
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,22 @@ def test_side_by_side(stores: tuple[FeatureStore, FeatureStore], tmp_path: Path)
     assert not reads
     assert again == [found[0], found[4]]
     assert (tmp_path / "figures" / "map-bits.svg").exists()
+    page = (tmp_path / "report.html").read_text()
+    assert f"{found[0].numbers['fresh']['MAP']:.4f}" in page
+    assert found[0].peak_memory is not None
+    assert found[0].peak_memory > 600 * 64 * 8  # the sampled rows about their mean
+
+
+def test_one_scan_and_one_solve(
+    stores: tuple[FeatureStore, FeatureStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with counted_reads() as reads:  # 80 bits are too many for both, and the scan is kept
+        compare_methods(*stores, ("itq", "bq"), (80, 90))
+    assert set(of_features(reads).values()) == {1}
+    solved, solve = [], ITQ._solve
+    monkeypatch.setattr(ITQ, "_solve", lambda *given: (solved.append(1), solve(*given))[1])
+    compare_methods(*stores, ("itq",), BITS, class_folds=0)
+    assert len(solved) == len(BITS)
 
 
 def test_the_best_of_a_length_is_starred() -> None:
@@ -69,6 +86,11 @@ def test_results_of_other_rows_are_not_taken(
     stores: tuple[FeatureStore, FeatureStore], tmp_path: Path
 ) -> None:
     found = compare_methods(*stores, ("bq",), (8,), class_folds=0, results=tmp_path)
+    kept = json.loads((tmp_path / RESULTS).read_text())
+    kept["outcomes"][0] |= {"seconds": -1.0, "parameters": {"n_bits": 8, "anchors": 5}}
+    (tmp_path / RESULTS).write_text(json.dumps(kept))  # of other defaults
+    again = compare_methods(*stores, ("bq",), (8,), class_folds=0, results=tmp_path)
+    assert again[0].seconds >= 0
     kept = json.loads((tmp_path / RESULTS).read_text())
     kept["of"][0] = "other rows"
     kept["outcomes"][0]["seconds"] = -1.0

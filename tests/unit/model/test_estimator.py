@@ -1,13 +1,16 @@
 """SADIH on small data: forms of labels and features, codes, randomness, blocks."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 from sadih_dask import SADIH, search
-from sadih_dask.errors import InputError
+from sadih_dask.errors import InputError, NonFiniteError
 from sadih_dask.retrieval.codes import distances, pack, unpack
 from tests.support.datasets import blobs, tagged_blobs
 from tests.support.models import QUICK, same_model
@@ -358,3 +361,45 @@ def test_one_call_from_features_to_ids(tmp_path, bitorder) -> None:
         other.search(codes, X[:5])
     with pytest.raises(InputError, match="features"):
         model.search(codes, X[0, :5])
+
+
+def test_batches_are_read_first_and_learned_from_once() -> None:
+    X, y = blobs(120, 6, 5)
+    model = SADIH(n_bits=8, **{**QUICK, "anchors": X[:20]})
+    for rows in np.array_split(np.arange(120), 4):
+        model.partial_fit(X[rows], y[rows], solve=False)
+        with pytest.raises(NotFittedError, match="not fitted"):
+            model.transform(X)
+        with pytest.raises(InputError, match=r"refit\(\) first"):
+            model.save("never")
+    whole = SADIH(n_bits=8, **{**QUICK, "anchors": X[:20]}).fit(X[:30], y[:30])
+    whole.partial_fit(X[30:], y[30:])
+    codes = model.refit().transform(X)
+    np.testing.assert_array_equal(codes, whole.transform(X))
+    np.testing.assert_array_equal(model.classes_, whole.classes_)
+    model.partial_fit(X[:9] + 1.0, np.full(9, -5), solve=False)  # a class before all others
+    np.testing.assert_array_equal(model.transform(X), codes)
+    np.testing.assert_array_equal(model.learned_codes(y), whole.learned_codes(y))
+    model.forget(X[:9] + 1.0, np.full(9, -5))
+    np.testing.assert_array_equal(model.transform(X), codes)
+
+
+def test_anchors_may_be_given(tmp_path: Path) -> None:
+    X, y = blobs(120, 6, 5)
+    given = X[5:25] + 0.25
+    model = SADIH(n_bits=8, **{**QUICK, "anchors": given}).fit(X, y)
+    found = model.hash_function_.anchor_map
+    assert found is not None
+    np.testing.assert_allclose(found.anchors + found.centre, given)
+    model.save(tmp_path / "m.sadih")
+    loaded = SADIH.load(tmp_path / "m.sadih")
+    assert loaded.anchors == 20
+    np.testing.assert_array_equal(
+        loaded.partial_fit(X, y).transform(X), model.partial_fit(X, y).transform(X)
+    )
+    clone(model).fit(X, y)
+    for wrong in (X[0], X[:5, :2], X[:0]):
+        with pytest.raises(InputError, match=r"anchors have shape .* expected rows like"):
+            SADIH(anchors=wrong).fit(X, y)
+    with pytest.raises(NonFiniteError, match="anchors"):
+        SADIH(anchors=np.full((3, 6), np.nan)).fit(X, y)

@@ -25,7 +25,7 @@ from sadih_dask.model.methods.classifier import SHRINKAGE, ClassCodes
 from sadih_dask.model.methods.hyperplanes import CBE, LSH, BinaryQuantisation
 from sadih_dask.model.methods.itq import CANONICAL_RIDGE, ITQ, ITQCCA, PCAH, PCARR, random_rotation
 from sadih_dask.model.methods.regression import FSDH, SDH, SDHR, _with_margin
-from sadih_dask.model.parameters import ALL_PARAMETERS
+from sadih_dask.model.parameters import ALL_PARAMETERS, parameters_of
 from sadih_dask.retrieval.codes import unpack
 from tests.support.datasets import blobs
 from tests.support.models import same_bits
@@ -42,8 +42,8 @@ def digits() -> tuple[np.ndarray, ...]:
 
 
 def few_steps(name: str) -> dict[str, int]:
-    """What keeps the one method short that takes hundreds of steps a bit."""
-    return {"max_iter": 10} if name == "ksh" else {}
+    """What keeps methods short whose steps are long or many."""
+    return {"max_iter": {"ksh": 10, "och": 2}[name]} if name in ("ksh", "och") else {}
 
 
 @cache
@@ -105,7 +105,7 @@ def test_rows_that_are_added_and_taken_out(name: str) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_parameters_are_those_that_are_declared(name: str) -> None:
     found = method_class(name)
-    defaults = {n: p.default for n, p in found.PARAMETERS.items()}
+    defaults = {n: p.default for n, p in parameters_of(found).items()}
     assert found().get_params() == defaults
     assert set(defaults) <= set(ALL_PARAMETERS)
     with pytest.raises(InputError, match=f"'alpha' is no parameter of the method {name}"):

@@ -17,17 +17,20 @@ from sadih_dask.jobs.fit import fit
 from sadih_dask.learning.randomness import generator
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.model.estimator import Hasher
-from sadih_dask.model.methods import method_class
+from sadih_dask.model.methods import method_class, mfh
 from sadih_dask.model.methods.cosdish import COSDISH, binary_quadratic
 from sadih_dask.model.methods.dsh import DSH
+from sadih_dask.model.methods.itq import random_rotation
 from sadih_dask.model.methods.ksh import KSH, descend
 from sadih_dask.model.methods.lfh import BETA, LFH
+from sadih_dask.model.methods.mfh import MFH
+from sadih_dask.model.methods.och import NEAREST, OCH, cost, ordered
 from sadih_dask.model.methods.sampled import LabelCodes, group_means
 from sadih_dask.model.methods.sgh import SGH, transform
 from sadih_dask.retrieval.codes import unpack
 from tests.support.datasets import blobs
 
-NAMES = ("ksh", "cosdish", "lfh", "dsh", "sgh")
+NAMES = ("ksh", "cosdish", "lfh", "dsh", "sgh", "mfh")
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +288,7 @@ def test_dsh_as_printed(data: Any) -> None:
 
 def test_sgh_as_printed(data: Any) -> None:
     X, y = data
-    model = SGH(n_bits=4).fit(X, y)
+    model = SGH(n_bits=4, anchors=None).fit(X, y)
     rows, _ = sampled(model)
     Z = rows - X.mean(axis=0)
     Z /= la.norm(Z, axis=1).max()
@@ -313,3 +316,70 @@ def test_the_transformation_of_sgh_gives_the_similarities(data: Any) -> None:
     e = np.exp(-np.square(X).sum(axis=1) / 2.0)
     line = np.sinh(1.0) * (X @ X.T) + np.cosh(1.0)
     np.testing.assert_allclose(p @ q.T, 2.0 * np.outer(e, e) * line - 1.0, atol=1e-12)
+
+
+def test_the_cost_of_och_counts_triples(data: Any) -> None:
+    centres = data[0][:20]
+    V = np.random.default_rng(0).normal(size=(20, 3))
+    near, rank = ordered(centres)
+
+    def naive(V: np.ndarray) -> float:
+        H, terms = np.tanh(V), []
+        for q in range(20):
+            distances = [la.norm(centres[q] - c) for c in centres]
+            others = [i for i in np.argsort(distances) if i != q]
+            for place, i in enumerate(others[:NEAREST]):
+                after = H[others[place + 1 :]]
+                terms += (1.0 / (1.0 + np.exp(H[q] @ H[i] - after @ H[q]))).tolist()
+        return float(np.mean(terms))
+
+    value, slope = cost(V, near, rank)
+    assert value == pytest.approx(naive(V), rel=1e-12)
+    for at in ((0, 0), (7, 2), (19, 1)):
+        step = np.zeros_like(V)
+        step[at] = 1e-6
+        assert slope[at] == pytest.approx((naive(V + step) - naive(V - step)) / 2e-6, abs=1e-8)
+
+
+def test_och_turns_principal_directions_to_fewer_wrong_triples(data: Any) -> None:
+    X, _ = data
+    model = OCH(n_bits=4).fit(X)
+    P = model.hash_function_.projection
+    np.testing.assert_allclose(P.T @ P, np.eye(4), atol=1e-12)
+    top = la.eigh(np.cov(X.T))[1][:, ::-1][:, :4]
+    np.testing.assert_allclose(P @ P.T, top @ top.T, atol=1e-9)
+    rows = sampled(model)[0] - X.mean(axis=0)  # as many landmarks as rows: each is one
+    near, rank = ordered(rows)
+    scale = np.sqrt(np.square(rows @ top).mean())
+    before, after = (
+        cost(rows @ Q / scale, near, rank)[0] for Q in (top @ random_rotation(0, 4), P)
+    )
+    assert after < before
+
+
+def test_mfh_as_printed(data: Any) -> None:
+    X, y = data
+    model = MFH(n_bits=4, ridge=1e-3).fit(X, y)
+    rows, group = sampled(model)
+    n, Z = len(rows), (rows - X.mean(axis=0)) / X.std(axis=0)
+    between = np.square(Z[:, None] - Z).sum(axis=2)
+    near = np.zeros((n, n), bool)
+    for i in range(n):
+        near[i, [j for j in np.argsort(between[i]) if j != i][: mfh.NEIGHBOURS]] = True
+    graphs = [near | near.T, (group[:, None] == group) & ~np.eye(n, dtype=bool)]
+    Z = Z - Z.mean(axis=0)
+    M = Z.T @ Z + 1e-3 * n * np.eye(6)
+    D = mfh.ALPHA * (np.eye(n) - Z @ np.linalg.solve(M, Z.T))
+    for A in graphs:
+        L = np.diag(A.sum(axis=1)) - A.astype(float)
+        D += mfh.GAMMA * (np.eye(n) - mfh.GAMMA * np.linalg.inv(L + mfh.GAMMA * np.eye(n)))
+    vectors = la.eigh(D)[1]
+    constant = np.abs(vectors.sum(axis=0)) / np.sqrt(n)
+    Y = vectors[:, constant < 0.5][:, :4]
+    expected = Z @ np.linalg.solve(M, Z.T @ Y)
+    found = (model.project(rows) - model.project(rows).mean(axis=0)) * np.sign(
+        np.sum(expected * model.project(rows), axis=0)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-8)
+    with pytest.raises(InputError, match="90 bits need as many eigenvectors, but 90 rows"):
+        MFH(n_bits=90).fit(X, y)

@@ -58,3 +58,13 @@ def test_members_may_differ_in_all_that_decides_the_steps() -> None:
     steps = {name for name, parameter in PARAMETERS.items() if parameter.decides == "steps"}
     weights = {"alpha", "beta", "gamma", "loss", "solver", "max_iter", "tol"}
     assert steps == weights | {"sharpness", "openness"}
+
+
+def test_models_of_several_lengths_are_those_of_refits() -> None:
+    X, y = noisy(False)
+    model = SADIH(n_bits=8, anchors=30, n_init=2).fit(X, y)
+    for n_bits, found in model.at_lengths([8, 4, 12]).items():
+        expected = clone(model).set_params(n_bits=n_bits).take_over(model).refit()
+        assert found.fingerprint_ == expected.fingerprint_
+        np.testing.assert_array_equal(found.label_codes_, expected.label_codes_)
+    assert model.n_bits == 8

@@ -1,0 +1,50 @@
+"""A purge erases rows for good, refuses while something still has them, and leaves a record."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sadih_dask import SADIH, FeatureStore
+from sadih_dask.errors import ConflictError
+from sadih_dask.jobs.purge import purge
+from tests.support.datasets import blobs
+from tests.support.models import QUICK
+
+
+def test_what_is_erased_is_on_record(tmp_path: Path) -> None:
+    X, y = blobs(90, 6, 3)
+    ids = np.array([f"row-{k}" for k in range(90)])
+    store = FeatureStore.create(tmp_path / "s.zarr", X, y, ids=ids)
+    model = SADIH(n_bits=8, **{**QUICK, "anchors": 60}).fit(store)
+    known = model.hash_function_.anchor_map
+    assert known is not None
+    path, codes, record = tmp_path / "m.sadih", tmp_path / "c.zarr", tmp_path / "erased.json"
+    model.save(path)
+    model.encode(store, codes)
+    gone = np.arange(0, 90, 4)
+    store.delete(ids[gone])
+    for stale, verb in ((path, "fit"), (codes, "encode")):
+        with pytest.raises(ConflictError, match=rf"has 23 rows of .*sadih {verb}\); nothing was"):
+            purge(store, [stale], record=record)
+    assert not record.exists()
+    model.fit(store).save(path)
+    model.encode(store, codes, overwrite=True)
+    (tmp_path / "codes.npy").write_bytes(b"")
+    purge(store, [path, codes, tmp_path / "codes.npy"], record=record)
+    said = json.loads(record.read_text())
+    assert said["n_rows"] == 23
+    assert said["ids"] == [sha256(name.encode()).hexdigest() for name in ids[gone]]
+    found = {Path(one["path"]).name: one for one in said["examined"]}
+    assert found["m.sadih"]["n_anchors"] == known.count_among(X[gone]) > 0
+    assert found["c.zarr"]["remark"] == "without the rows"
+    assert found["codes.npy"]["remark"] == "not looked into; make it anew"
+    assert any("backups" in place for place in said["not_reached"])
+    after = FeatureStore.open(tmp_path / "s.zarr")
+    assert all(segment.deleted is None for segment in after.segments)
+    SADIH(n_bits=8, **{**QUICK, "anchors": 60}).fit(after).save(path)  # anchors drawn anew
+    after.delete(ids[1:3])
+    with pytest.raises(ConflictError, match="has 2 rows of"):
+        purge(after, [path], record=record)
