@@ -1,7 +1,7 @@
 """All methods of the paper's Table 1 on its first data set, and on deep features of 100 classes.
 
-    python tests/benchmarks/bench_table1.py cifar --data FOLDER --work FOLDER [--splits 5]
-    python tests/benchmarks/bench_table1.py tiny --data FOLDER --work FOLDER --bits 16 64
+    python -m tests.benchmarks.bench_table1 cifar --data FOLDER --work FOLDER [--splits 5]
+    python -m tests.benchmarks.bench_table1 tiny --data FOLDER --work FOLDER --bits 16 64
 
 Data and splits are those of `bench_paper.py`. Stores and every number are kept under --work, so
 that a run that is interrupted goes on with the same command. Printed is Markdown: mean average

@@ -28,7 +28,7 @@ class LSH(Hasher):
 
     method: ClassVar = "lsh"
     supervised: ClassVar = False
-    learns_from: ClassVar = "their mean"
+    learns_from: ClassVar = "the mean of all rows"
 
     def _solve(self, scanned: Scanned) -> Learned:
         P = self._normals(scanned.statistics.n_features, scanned.seed)
