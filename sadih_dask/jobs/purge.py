@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
-
 from sadih_dask.compute.encode import coverage_of
 from sadih_dask.errors import ConflictError
 from sadih_dask.files.file import locate
