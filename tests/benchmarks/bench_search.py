@@ -176,13 +176,11 @@ def compare_approximate(
     for n_probe in (1, 8, 64):
         index.nprobe = n_probe
         report(f"ivf, {index.nlist} lists, {n_probe} looked into", index)
-    for n_hashes, hash_bits in ((4, 16), (8, 8)) if store.n_bits == 64 else ((8, 16), (4, 24)):
-        name = folder / f"hash{n_hashes}"
-        path = export_faiss(store, name, "multihash", n_hashes=n_hashes, hash_bits=hash_bits)
-        index = faiss.read_index_binary(str(path))
-        for flips in (0, 1):
-            index.nflip = flips
-            report(f"multihash, {n_hashes} x {hash_bits} bits, {flips} flipped", index)
+    form = {"n_hashes": store.n_bits // 16, "hash_bits": 16}
+    path = export_faiss(store, folder / "multihash", "multihash", **form)
+    index = faiss.read_index_binary(str(path))
+    for index.nflip in (0, 1):
+        report(f"multihash, {form['n_hashes']} x 16 bits, {index.nflip} flipped", index)
 
 
 def compare_evaluation(n_rows: int, bits: int, arguments: argparse.Namespace) -> list[Row]:
