@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
-import numpy as np
-
 from sadih_dask.compute.encode import coverage_of
 from sadih_dask.errors import ConflictError
 from sadih_dask.files.file import locate
@@ -95,9 +93,8 @@ def purge(
 def _deleted(store: Store, name: str) -> Iterator[Array]:
     """Deleted rows that are still on disk."""
     for number, covered in enumerate(Coverage.of(store, ()).segments):
-        for part in np.array_split(covered.dead, -(-len(covered.dead) // READ_ROWS) or 1):
-            if len(part):
-                yield store.take_deleted(name, number, part)
+        for first in range(0, len(covered.dead), READ_ROWS):
+            yield store.take_deleted(name, number, covered.dead[first : first + READ_ROWS])
 
 
 def _examined(path: str, store: Store) -> Examined:
