@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 AT_ONCE ?= $(shell expr 2 '*' $$(nproc 2>/dev/null || echo 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs orchestrators system image-test bench faults lint types clean
+.PHONY: help demo test docs orchestrators system image-test bench scale faults lint types clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ image-test: $(READY) ## Build the image and run it in every role; root, buildah 
 bench: $(READY) ## Speed and memory beside a bare floor and other libraries, as one table; some minutes
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m tests.benchmarks
+
+scale: $(READY) ## A whole run of 2.5 and 10 million rows: stages, bytes, memory, growth; 20 GB, an hour
+	$(BIN)/python -m tests.benchmarks.bench_scale $(SCALE)
 
 faults: $(READY) ## Kill, starve, fill and damage everything on purpose; prints a table
 	$(BIN)/python -m tests.faults

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ import click
 from sadih_dask import __version__
 from sadih_dask.cli.options import Interrupted
 from sadih_dask.cli.output import complain, in_options
-from sadih_dask.errors import ClusterError, ConfigError, Remedy, RunBusyError, SadihError
+from sadih_dask.errors import Advice, ClusterError, ConfigError, Remedy, RunBusyError, SadihError
 from sadih_dask.files.redaction import redact
 
 _COMMANDS = {
@@ -43,6 +44,9 @@ _COMMANDS = {
     "export": ("codes", "Write codes for FAISS, usearch, Parquet, NumPy or SQL."),
     "size": ("size", "Say what a collection takes: time, memory, storage, requests."),
 }
+
+
+_SHOW = warnings.showwarning
 
 
 class _Commands(click.Group):
@@ -87,6 +91,7 @@ def main() -> NoReturn:
     quality gate, 4 the cluster failed, 5 another run is at work, 6 done but for files that were
     skipped, 130 interrupted.
     """
+    warnings.showwarning = _show
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as cleanly as with Ctrl-C
     try:
         code = commands(prog_name="sadih", standalone_mode=False)
@@ -104,6 +109,14 @@ def main() -> NoReturn:
         sys.exit(_exit_code(error))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all is done; the interpreter may take a moment
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show(message: Warning | str, *where: Any, **given: Any) -> None:
+    """Show a remark of ours as one, without the line of code that it comes from."""
+    if isinstance(message, Advice):
+        complain(f"warning: {message}.")
+    else:
+        _SHOW(message, *where, **given)
 
 
 def _exit_code(error: BaseException) -> int:

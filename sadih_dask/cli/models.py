@@ -435,21 +435,21 @@ def evaluate_command(
             complain(f"there will be no figures and no report: {missing}")
     with options.resumable("Repeat the same command."), running.prepared():
         with running.bar("Evaluating"):
-            lengths = measure(learner, rows, bits, max_queries, class_folds)
+            found = measure(learner, rows, bits, max_queries, class_folds)
         if as_json:
-            echo_json(document(learner, rows, lengths))
+            echo_json(document(learner, rows, found))
         else:
-            _print_metrics(lengths, learner.hash_function_.n_bits, TIE_RULE)
+            _print_metrics(found.lengths, learner.hash_function_.n_bits, TIE_RULE)
         if output is None:
             return
-        written = [write_metrics(output, learner, rows, lengths)]
+        written = [write_metrics(output, learner, rows, found)]
         if missing is None:
             with running.bar("Looking at codes"):
                 written += write_page(
                     output,
                     learner,
                     rows,
-                    lengths,
+                    found.lengths,
                     title=f"Retrieval with {PurePath(model).name}",
                     began=began,
                     files=written,

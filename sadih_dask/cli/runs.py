@@ -147,11 +147,21 @@ def _print_record(record: Record, pipeline: Pipeline) -> None:
         rows = f"{stage.facts['rows']:>12,} rows" if "rows" in stage.facts else ""
         seconds = f"{stage.seconds:>8.2f} s" if stage.action == "done" else ""
         echo(f"  {stage.name:<10}{stage.action:<8}{seconds:>10}{rows}")
+    if record.refresh is not None:
+        _print_decision(record.refresh)
     _print_metrics(record.metrics, record.queries)
     if record.outcome == "complete":
         echo(f"Run {record.id} is the latest: {directory}/latest")
         for name, path in record.files.items():
             echo(f"  {name:<14}{path}")
+
+
+def _print_decision(decided: Mapping[str, Any]) -> None:
+    echo(f"The model is {decided['decision']}: {decided['reason']}.")
+    if "codes_changed" in decided:
+        word = "change" if decided["decision"] == "refreshed" else "would change"
+        bits = f"{decided['bits_changed']:.1%} of all bits"
+        echo(f"About {decided['codes_changed']:,} codes {word} with a new one, {bits}.")
 
 
 def _print_metrics(metrics: Mapping[str, Any], n_queries: int | None) -> None:

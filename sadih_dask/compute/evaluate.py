@@ -66,18 +66,41 @@ def compare(
     query_labels: ArrayLabels,
     counts: Ints | None = None,
     drawn: Ints | None = None,
+    known: Counted | None = None,
 ) -> Histograms:
-    """Histograms of all queries, or of those at the numbers ``drawn``, over the whole database."""
+    """Histograms of all queries, or of those at the numbers ``drawn``, over the whole database.
+
+    What is ``known`` of them is added to: only other rows, and other queries, are looked at.
+    """
     _check(codes, labels, counts, queries, query_labels)
-    if drawn is not None and len(drawn) < len(queries):
-        queries, query_labels = queries[drawn], replace(query_labels, ids=query_labels.ids[drawn])
+    asked = np.arange(len(queries)) if drawn is None else drawn
 
-    def cut(block: range) -> tuple[Bytes, Groups]:
-        return queries[block.start : block.stop], query_labels.between(block.start, block.stop)
+    def count(numbers: Ints, first: int) -> Histograms:
+        some = queries[numbers]
+        their_labels = replace(query_labels, ids=query_labels.ids[numbers])
 
-    compiled = len(queries) * codes.n_rows > FEW_PAIRS
-    question = Count(codes.n_bits, labels, counts, compiled)
-    return Histograms.stack(reduce_pairs(question, codes, len(queries), cut))
+        def cut(block: range) -> tuple[Bytes, Groups]:
+            return some[block.start : block.stop], their_labels.between(block.start, block.stop)
+
+        compiled = len(some) * (codes.n_rows - first) > FEW_PAIRS
+        question = Count(codes.n_bits, labels, counts, compiled)
+        return Histograms.stack(reduce_pairs(question, codes, len(some), cut, first))
+
+    if known is None:
+        return count(asked, 0)
+    again = np.isin(asked, known.queries)
+    new, old = count(asked[~again], 0), count(asked[again], known.n_rows)
+    before = np.isin(known.queries, asked)
+    return new.interleave(~again, old.merge(known.histograms.take(before)))
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """Histograms of queries, by their ascending numbers, over the first rows of a database."""
+
+    queries: Ints
+    n_rows: int
+    histograms: Histograms
 
 
 @dataclass(frozen=True, eq=False)

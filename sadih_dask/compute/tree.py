@@ -145,15 +145,18 @@ def reduce_pairs(
     database: Database,
     n_queries: int,
     queries: Callable[[range], Any],
+    first_row: int = 0,
 ) -> list[Result]:
-    """Answers for consecutive blocks of queries, each merged over all rows.
+    """Answers for consecutive blocks of queries, each merged over all rows from ``first_row`` on.
 
     ``queries(block)`` cuts out the queries of a block, as the question takes them.
     """
     tasks = Tasks("compare", database.local)
     most = max(1, PARTIAL_BYTES // question.bytes_per_query)
     threads = total_threads(database.local)
-    blocks, ranges = plan_grid(n_queries, database.n_rows, database.chunk_rows, most, threads)
+    n_rows = database.n_rows - first_row
+    blocks, parts_of_rows = plan_grid(n_queries, n_rows, database.chunk_rows, most, threads)
+    ranges = [range(first_row + part.start, first_row + part.stop) for part in parts_of_rows]
     asked, source = tasks.share(question, "question"), tasks.share(database, "database")
     step = len(ranges) if database.local else -(-len(blocks) * len(ranges) // MOST_DELIVERIES)
     tops: list[Any] = []

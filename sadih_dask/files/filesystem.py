@@ -436,6 +436,49 @@ Files: TypeAlias = LocalFiles | RemoteFiles
 """What a store needs of a place that keeps named bytes."""
 
 
+def share(source: Files, target: Files, key: str) -> None:
+    """Have a file or folder that is never written again in another place under the same key.
+
+    By hard links on one file system, by copies that the server makes behind a URL, else by copies.
+    What is there already stays.
+    """
+    if isinstance(source, RemoteFiles) or isinstance(target, RemoteFiles):
+        _copy(source, target, key)
+    elif Path(source.path(key)).is_dir():
+        target.make(key)
+        for name in source.names(key):
+            if not name.endswith(TEMPORARY_SUFFIX):
+                share(source, target, f"{key}/{name}")
+        target.sync(key)
+    else:
+        descriptor, _ = source.open_for_reading(key)  # or an error: it is a link, or no file
+        os.close(descriptor)
+        target.make(key.rpartition("/")[0])
+        _link(Path(source.path(key)), Path(target.path(key)))
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno not in _NO_LINKS | {errno.EXDEV}:
+            raise
+        write_atomically(target, lambda scratch: shutil.copyfile(source, scratch), create=True)
+
+
+def _copy(source: Files, target: Files, key: str) -> None:
+    if not isinstance(source, RemoteFiles) or not isinstance(target, RemoteFiles):
+        raise InputError(f"{source.url} and {target.url} cannot share files; choose one place")
+    with reaching(source.url):
+        found = source.filesystem.find(source.path(key))
+        if not found:
+            raise FileNotFoundError(f"{source.url}: {key} is not there")
+        first = len(source.path(""))
+        source.filesystem.copy(found, [target.path(path[first:]) for path in found])
+
+
 def _too_long(url: str, key: str, limit: int) -> FormatError:
     return FormatError(
         f"{url}: {key!r} is longer than the {limit} bytes that it may have at most; "

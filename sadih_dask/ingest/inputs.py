@@ -20,7 +20,7 @@ from sadih_dask.sources.arrow import WideSource
 from sadih_dask.sources.classes import Classes, number_in
 from sadih_dask.sources.contract import DEFAULT_MEMORY_LIMIT, Variable
 from sadih_dask.sources.features import Paths, check_pairs, expand, parts_of
-from sadih_dask.sources.formats import is_found_as_ids, is_named_for
+from sadih_dask.sources.formats import PANDAS_INDEX, is_found_as_ids, is_named_for
 from sadih_dask.sources.labels import advice
 
 Unlabelled = Literal["error", "drop"]
@@ -270,6 +270,8 @@ def _beside(
         return None
     taken = first.columns if isinstance(first, WideSource) else (first.origin.variable,)
     found = [v.name for v in list_variables(path) if v.name not in taken and fits(v)]
+    if len(found) > 1 and PANDAS_INDEX in found:
+        found.remove(PANDAS_INDEX)
     if len(found) > 1:
         raise InputError(
             f"{path}: {' and '.join(map(repr, found))} could both be the {purpose}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +16,11 @@ import numpy as np
 
 from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows, coverage_of
+from sadih_dask.compute.evaluate import Counted
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import heard_in, nobody, reporting
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
+from sadih_dask.files.archive import read_archive, write_archive
 from sadih_dask.files.file import locate
 from sadih_dask.files.redaction import redact
 from sadih_dask.model.estimator import Hasher
@@ -27,10 +30,13 @@ from sadih_dask.model.scanning import known_scan
 from sadih_dask.report import code_statistics
 from sadih_dask.report.page import Length, Retrieval, drawings, render
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols, sample_queries
+from sadih_dask.retrieval.histograms import Histograms
 from sadih_dask.stores import CodeStore, FeatureStore
+from sadih_dask.stores.coverage import Coverage
 from sadih_dask.types import Ints
 
 METRICS, FIGURES, REPORT = "metrics.json", "figures", "report.html"
+COUNTS = "histograms.npz"
 TIE_RULE = "Items at equal distance have no order: every value is its mean over all orders of ties."
 
 
@@ -79,25 +85,45 @@ def _check_codes(codes: CodeStore, database: FeatureStore | None, model: Hasher)
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What a model reaches, by code length, and what its own codes were counted from.
+
+    rows    of the database, when everything else than `counted` tells was measured
+    """
+
+    lengths: Sequence[Length]
+    counted: Counted | None = None
+    rows: int | None = None
+
+
 def measure(
     model: Hasher,
     rows: Collection,
     n_bits: Sequence[int] = (),
     max_queries: int | None = MAX_QUERIES,
     class_folds: int = CLASS_FOLDS,
-) -> list[Length]:
+    former: Measured | None = None,
+) -> Measured:
     """Evaluate a model, and its sisters of other lengths, which are solved from its statistics.
 
     The sisters are learned without reading any row; their database is hashed on the way. All look
     the same queries up, at most ``max_queries`` (see `evaluate_model`, of ``class_folds`` too).
+
+    ``former`` is an evaluation of the same hash function when both stores had fewer rows. Counts
+    are added to, exactly; what is not of this model's codes (other lengths, unseen classes, floors
+    and ceilings) is taken over.
     """
     rows.check(model)
     own = model.hash_function_.n_bits
+    if former is not None:
+        return _measure_more(model, rows, max_queries, former)
     all_bits = sorted({own, *n_bits})
     asked = AskedRows(model, rows.queries, rows.database, max_queries, class_folds, all_bits)
     known = known_scan(model)
     heard = heard_in((rows.database or rows.queries).n_rows * len(all_bits)) or nobody
     lengths: list[Length] = []
+    counted: Counted | None = None
 
     def part(done: int, total: int) -> None:
         """Looking rows up comes first, and is taken for half of what a length costs."""
@@ -109,10 +135,33 @@ def measure(
             sister = model if bits == own else model.at_lengths([bits], known)[bits]
             seconds = None if bits == own else time.perf_counter() - began
             codes = rows.codes if bits == own else None
-            found = asked.evaluate(sister, codes, progress=part)
+            of_length = asked.count(sister, codes, progress=part)
+            found = asked.evaluate(sister, counted=of_length)
+        counted = of_length if bits == own else counted
         lengths.append(Length(bits, found, seconds))
         part(0, 1)
-    return lengths
+    return Measured(lengths, counted, None if rows.database is None else rows.database.n_rows)
+
+
+def _measure_more(
+    model: Hasher, rows: Collection, max_queries: int | None, former: Measured
+) -> Measured:
+    """Look at new rows and new queries, and take the rest over."""
+    asked = AskedRows(model, rows.queries, rows.database, max_queries, class_folds=0)
+    heard = heard_in((rows.database or rows.queries).n_rows)
+    counted = asked.count(model, rows.codes, former.counted, progress=heard)
+    with reporting(nobody):
+        found = asked.evaluate(model, beside=False, counted=counted)
+    lengths = []
+    for length in former.lengths:
+        if length.n_bits == model.hash_function_.n_bits:
+            known = length.protocols
+            own = replace(
+                found, unseen=known.unseen, baselines=known.baselines, absent=known.absent
+            )
+            length = replace(length, protocols=own)
+        lengths.append(length)
+    return Measured(lengths, counted, former.rows)
 
 
 def look_closer(model: Hasher, rows: Collection, lengths: Sequence[Length]) -> Retrieval:
@@ -170,7 +219,7 @@ def _number_alike(names: Sequence[str], other: Sequence[str]) -> bool:
     return all(a == b for a, b in zip(names, other, strict=False))
 
 
-def document(model: Hasher, rows: Collection, lengths: Sequence[Length]) -> dict[str, Any]:
+def document(model: Hasher, rows: Collection, found: Measured) -> dict[str, Any]:
     """Everything that was measured, as JSON takes it."""
     return {
         "model": model.fingerprint_,
@@ -178,9 +227,10 @@ def document(model: Hasher, rows: Collection, lengths: Sequence[Length]) -> dict
         "queries": redact(rows.queries.url),
         "database": None if rows.database is None else redact(rows.database.url),
         "ties": TIE_RULE,
+        "rows": found.rows,
         "lengths": [
             {"n_bits": length.n_bits, "seconds": length.seconds, **length.protocols.to_dict()}
-            for length in lengths
+            for length in found.lengths
         ],
     }
 
@@ -193,11 +243,57 @@ def lengths_of(found: Mapping[str, Any]) -> list[Length]:
     ]
 
 
-def write_metrics(folder: Path, model: Hasher, rows: Collection, lengths: Sequence[Length]) -> Path:
+def write_metrics(folder: Path, model: Hasher, rows: Collection, found: Measured) -> Path:
     """Write everything that was measured."""
-    text = json.dumps(document(model, rows, lengths), indent=1).encode()
+    text = json.dumps(document(model, rows, found), indent=1).encode()
     locate(folder / METRICS).write(lambda file: file.writelines([text]))
     return folder / METRICS
+
+
+def write_counts(folder: Path, model: Hasher, rows: Collection, found: Measured) -> None:
+    """Write histograms over the database, and what they are of, so that `former` finds them."""
+    if found.counted is None:
+        return
+    counted = found.counted
+    about = {"model": model.fingerprint_, "n_rows": counted.n_rows, "of": _covers(rows)}
+    arrays = {"queries": counted.queries, **vars(counted.histograms)}
+    arrays = {name: a.astype(np.min_scalar_type(a.max(initial=0))) for name, a in arrays.items()}
+    write_archive(folder / COUNTS, COUNTS, 1, about, arrays)
+
+
+def former(
+    metrics: Mapping[str, Any], counts: str | os.PathLike[str], model: Hasher, rows: Collection
+) -> Measured | None:
+    """What an evaluation has left, if it is of this hash function, and rows were only added since.
+
+    ``metrics`` is what `write_metrics` wrote, ``counts`` the file of `write_counts`.
+    """
+    about, arrays = read_archive(counts, COUNTS, 1)
+    if about["model"] != model.fingerprint_ or not _continued(about["of"], rows):
+        return None
+    queries, *both = (arrays[name].astype(np.int64) for name in ("queries", "relevant", "total"))
+    counted = Counted(queries, int(about["n_rows"]), Histograms(*both))
+    return Measured(lengths_of(metrics), counted, metrics["rows"])
+
+
+def _covers(rows: Collection) -> list[Any]:
+    """The state of both stores: their rows, and the names of their classes."""
+    stores = [store for store in (rows.database, rows.queries) if store is not None]
+    return [
+        [Coverage.of(store, store.learned_from).to_json(), list(store.class_names)]
+        for store in stores
+    ]
+
+
+def _continued(covers: Sequence[Any], rows: Collection) -> bool:
+    """Whether nothing was deleted or renamed since."""
+    for (covered, names), store in zip(covers, (rows.database, rows.queries), strict=False):
+        change = None if store is None else Coverage.from_json(covered).difference(store)
+        if store is None or change is None or len(change.deleted):
+            return False
+        if names != list(store.class_names[: len(names)]):
+            return False
+    return True
 
 
 def write_page(
@@ -209,12 +305,13 @@ def write_page(
     title: str,
     began: float,
     files: Sequence[Path] = (),
+    notes: Mapping[str, object] | None = None,
 ) -> list[Path]:
-    """Write figures and a report of what was measured; needs matplotlib."""
+    """Write figures and a report of what was measured, with ``notes``; needs matplotlib."""
     found = look_closer(model, rows, lengths)
     drawn = list(drawings(found))
     saved = [path for drawing in drawn for path in drawing.save(folder / FIGURES)]
-    data: dict[str, object] = {"queries": redact(rows.queries.url)}
+    data: dict[str, object] = {"queries": redact(rows.queries.url), **(notes or {})}
     if rows.database is not None:
         data["database"] = redact(rows.database.url)
     page = render(

@@ -71,11 +71,11 @@ class _Codes:
         """Return the bytes of a code."""
         return self.store.shape("codes")[1]
 
-    def blocks(self) -> Iterator[tuple[Bytes, Array]]:
-        """Yield codes, in the bit order that is wanted, and ids, or row numbers."""
+    def blocks(self, first: int = 0) -> Iterator[tuple[Bytes, Array]]:
+        """Yield codes from a row on, in the bit order that is wanted, and ids, or row numbers."""
         store = self.store
         step = max(1, BLOCK_ROWS // store.chunk_rows) * store.chunk_rows
-        for start in range(0, store.n_rows, step):
+        for start in range(first, store.n_rows, step):
             stop = min(start + step, store.n_rows)
             codes = reorder(store.read("codes", start, stop), store.bitorder, self.bitorder)
             ids = store.read("ids", start, stop) if self.id_kind else np.arange(start, stop)
@@ -199,6 +199,7 @@ def export_faiss(
     bitorder: BitOrder = "little",
     random_state: int = 0,
     progress: Progress | None = None,
+    former: bytes | None = None,
 ) -> Path:
     """Write the codes of a store as a FAISS index file, and return its path.
 
@@ -211,12 +212,16 @@ def export_faiss(
     ``bitorder`` is that of the index, whatever that of the store: queries have to be packed so, for
     example by ``model.transform(X, bitorder=...)``. FAISS counts in whole bytes: codes of 12 bits
     become an index of 16, the spare ones zero.
-    ``progress(done, total)`` counts rows.
+    ``progress(done, total)`` counts rows. ``former`` is such a file of the first rows of the store,
+    to which the others are added, with the same result. Inverted lists are trained on all rows, so
+    that index is always built anew (`grows`).
     """
     faiss = require("faiss", "exporting an index")
     all_codes = _Codes(store, bitorder, progress)
     dimension = 8 * all_codes.n_bytes
-    if kind == "flat":
+    if former is not None and grows(kind):
+        index = faiss.deserialize_index_binary(np.frombuffer(former, np.uint8))
+    elif kind == "flat":
         index = faiss.IndexBinaryFlat(dimension)
     elif kind == "ivf":
         index = _inverted_file(faiss, store, dimension, n_lists, n_probe, random_state)
@@ -237,8 +242,9 @@ def export_faiss(
     else:
         raise InputError(f"kind must be 'flat', 'ivf' or 'multihash', got {kind!r}")
     named = ids and all_codes.id_kind == "i"
-    target = faiss.IndexBinaryIDMap(index) if named else index
-    for codes, names in all_codes.blocks():
+    fresh = not index.ntotal
+    target = faiss.IndexBinaryIDMap(index) if named and fresh else index
+    for codes, names in all_codes.blocks(index.ntotal):
         if named:
             target.add_with_ids(codes, names)
         else:
@@ -250,6 +256,11 @@ def export_faiss(
             faiss.write_index_binary(target, faiss.PyCallbackIOWriter(file.write))
 
     return _put(Path(path), write)
+
+
+def grows(kind: str) -> bool:
+    """Whether codes added to such an index give the index of all codes."""
+    return kind != "ivf"
 
 
 def _inverted_file(

@@ -8,16 +8,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from sadih_dask.compute.checkpoint import Checkpoint
 from sadih_dask.compute.run import heard_in
 from sadih_dask.errors import Argument, ConflictError, Remedy, SadihError
 from sadih_dask.files.file import locate
+from sadih_dask.learning.classes import Vocabulary
+from sadih_dask.model.baselines import ROWS, HeldOutRows, RowSample
 from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.methods import load_model, method_named
-from sadih_dask.model.parameters import DECIDED_BY_THE_SCAN
+from sadih_dask.model.parameters import DECIDED_BY_THE_SCAN, MAX_QUERIES
+from sadih_dask.retrieval.metrics import average_precision, mean_of_known, standard_error
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.coverage import Difference
 from sadih_dask.stores.features import find_ids
+from sadih_dask.types import Floats
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +96,68 @@ def fit(
         kept.discard()
     n_removed = 0 if change is None else len(change.deleted)
     return Fitted(model, store.n_rows, n_new - n_loaded, n_loaded, n_removed, n_anchors)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By how much more mean average precision rows are found, and its standard error."""
+
+    gain: float
+    standard_error: float
+    n_queries: int
+
+    @classmethod
+    def of(cls, differences: Floats) -> Gain:
+        """Of the differences of all queries; those that have nothing to find say nothing."""
+        known = differences[np.isfinite(differences)]
+        return cls(mean_of_known(known), standard_error(known), len(known))
+
+    def reaches(self, least: float) -> bool:
+        """Whether it is so large, and no accident of the queries."""
+        return self.gain >= least and self.gain > 2 * self.standard_error
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two hash functions on the same rows, of which neither has learned: what the second gains.
+
+    new_classes     the same of rows whose classes the first has not learned from, if there are any
+    codes_changed   share of the rows that get another code
+    bits_changed    share of all bits
+    """
+
+    all_rows: Gain
+    new_classes: Gain | None
+    codes_changed: float
+    bits_changed: float
+
+    def is_better(self, least: float) -> bool:
+        """Whether the second is better, for all rows or for those of new classes."""
+        return any(g is not None and g.reaches(least) for g in (self.all_rows, self.new_classes))
+
+
+def compare_models(
+    first: Hasher, second: Hasher, queries: FeatureStore, max_queries: int | None = MAX_QUERIES
+) -> Comparison:
+    """Look held-out rows up among each other by the codes of two models, as `fresh` is measured."""
+    sample = RowSample.sample(queries, ROWS, first.seed_)
+    rows = HeldOutRows.of(sample, max_queries)
+    codes = [np.asarray(model.transform(sample.features)) for model in (first, second)]
+    one, other = (
+        average_precision(rows.by_codes(packed, model.hash_function_.n_bits))
+        for packed, model in zip(codes, (first, second), strict=True)
+    )
+    names = Vocabulary(np.array(list(map(str, sample.names))))
+    unknown = Vocabulary(first.classes_).find(names) < 0
+    sets, of_row = rows.groups
+    new = np.asarray(sets.matrix @ unknown > 0)[of_row[rows.asked]]
+    changed = codes[0] ^ codes[1]
+    return Comparison(
+        Gain.of(other - one),
+        Gain.of((other - one)[new]) if new.any() else None,
+        float(changed.any(axis=1).mean()),
+        float(np.bitwise_count(changed).sum() / (len(changed) * first.hash_function_.n_bits)),
+    )
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def purge(
 def _deleted(store: Store, name: str) -> Iterator[Array]:
     """Deleted rows that are still on disk."""
     for number, covered in enumerate(Coverage.of(store, ()).segments):
-        for part in np.array_split(covered.dead, -(-len(covered.dead) // READ_ROWS or 1)):
+        for part in np.array_split(covered.dead, -(-len(covered.dead) // READ_ROWS) or 1):
             if len(part):
                 yield store.take_deleted(name, number, part)
 

@@ -125,6 +125,7 @@ class SADIHCV(
         with reporting(progress):
             scanned, folded = scan_folds(model, X, y, folding, checkpoint)
         scanned.check_classes()
+        scanned.warn(longest)
         everything = [{**model.get_params(), **candidate} for candidate in tried]
         with reporting(solving):
             scores = score_all(folded, everything)

@@ -171,6 +171,8 @@ class Hasher(
         try:
             with reporting(progress):
                 scanned = scan_rows(self, X, y, checkpoint)
+            if self.supervised:
+                scanned.warn(self.n_bits)
             return self.learn_from(scanned)
         except BaseException:  # also an interrupt: the model is what it was
             self.__dict__.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows
-from sadih_dask.compute.evaluate import compare
+from sadih_dask.compute.evaluate import Counted, compare
 from sadih_dask.compute.rows import (
     ArrayLabels,
     StoreRows,
@@ -19,8 +20,9 @@ from sadih_dask.compute.rows import (
     open_labels,
 )
 from sadih_dask.compute.run import Progress, current_client, nobody, reporting
-from sadih_dask.errors import Argument, InputError, LabelError, Remedy
+from sadih_dask.errors import Advice, Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.classes import Vocabulary
+from sadih_dask.learning.sample import row_keys
 from sadih_dask.model import baselines
 from sadih_dask.model.baselines import Experiment, HeldOutRows, RowSample, Split
 from sadih_dask.model.collections import in_memory
@@ -38,7 +40,7 @@ from sadih_dask.retrieval.evaluation import (
 from sadih_dask.retrieval.failures import ClassQuality, worst_classes
 from sadih_dask.retrieval.histograms import Histograms
 from sadih_dask.stores import CodeStore, FeatureStore
-from sadih_dask.types import Bytes
+from sadih_dask.types import Bytes, Ints
 
 HELD_OUT = ("fresh", "unseen")
 """Protocols that look the queries up among each other."""
@@ -126,6 +128,17 @@ class AskedRows:
         return baselines.class_folds(model, *rows, self._n_folds, self.max_queries, lengths)
 
     @cached_property
+    def _n_known(self) -> int:
+        """Queries that are among the rows which the statistics keep: at least so many were learned.
+
+        Where the model knows that it has learned from their store, that is said elsewhere.
+        """
+        known = self._first.statistics_
+        if known is None or self._first.change_in(self.queries) is not None:
+            return 0
+        return int(np.isin(row_keys(self._fresh.features), known.sample.keys).sum())
+
+    @cached_property
     def absent(self) -> dict[str, str]:
         """Protocols that cannot be measured with these rows, and why."""
         found = {}
@@ -151,12 +164,14 @@ class AskedRows:
         codes: CodeStore | None = None,
         *,
         beside: bool = True,
+        counted: Counted | None = None,
         progress: Progress | None = None,
         **shown: Any,
     ) -> Protocols:
         """Look the queries up under every protocol; ``shown`` is as in `evaluate_model`.
 
-        Floors and ceilings stand ``beside`` what is found, if they are asked for.
+        Floors and ceilings stand ``beside`` what is found, if they are asked for. ``counted`` is
+        what `count` has found, if it was called before.
         """
         if model.statistics_ is None:
             raise InputError(
@@ -164,16 +179,23 @@ class AskedRows:
                 "unknown; evaluate codes with evaluate(...)",
                 remedy=Remedy("Or save it with {}", Argument("statistics", True)),
             )
-        if codes is not None and self.database is None:
-            raise LabelError("codes have no labels; pass the database that holds them too")
         if not len(model.label_codes_) and "fresh" in self.absent and self.database is None:
             raise InputError(
                 f"{type(model).__name__} learns no codes of labels, and {self.absent['fresh']}: "
                 "there is nothing to look queries up among; pass a database"
             )
-        packed, query_labels = _queries(model, self.queries)
+        if (n_known := self._n_known) > 1:
+            drawn_of = f"{len(self._fresh.features):,} queries"
+            warnings.warn(
+                Advice(
+                    f"{n_known:,} of {drawn_of} that were looked at, or more, are rows that the "
+                    "model has learned from: it finds them better than it will find new ones. Hold "
+                    "queries out before fitting"
+                ),
+                stacklevel=2,
+            )
+        drawn, packed, query_labels = self._asked(model)
         n_queries, n_bits = len(packed), model.hash_function_.n_bits
-        drawn = sample_queries(n_queries, self.max_queries)
 
         def summary(histograms: Histograms) -> Evaluation:
             return Evaluation.of(histograms, n_drawn_from=n_queries, **shown)
@@ -189,11 +211,9 @@ class AskedRows:
             counts = model.statistics_.counts
             with reporting(nobody):  # it takes no time beside the rows of a database
                 found["learned"] = summary(compare(label_codes, held, packed, asked, counts, drawn))
-        if self.database is not None:
-            hashed, database_labels = _database(model, self.database, codes)
-            labels, asked = open_labels(database_labels, query_labels)
-            with reporting(progress):
-                found["encoded"] = summary(compare(hashed, labels, packed, asked, drawn=drawn))
+        counted = counted or self.count(model, codes, progress=progress)
+        if counted is not None:
+            found["encoded"] = summary(counted.histograms)
         experiments = {
             name: self._experiments(name, model) for name in HELD_OUT if name not in self.absent
         }
@@ -211,19 +231,47 @@ class AskedRows:
             worst = worst_classes(experiment.codes, rows.groups, *found_by, rows.rows.names)
         return Protocols(**found, baselines=others, absent=self.absent, worst_classes=worst)
 
+    def count(
+        self,
+        model: Hasher,
+        codes: CodeStore | None = None,
+        known: Counted | None = None,
+        progress: Progress | None = None,
+    ) -> Counted | None:
+        """Look the queries up among the rows of the database, if there is one.
+
+        What is ``known`` of the same queries, by the same hash function, over the first rows is
+        added to.
+        """
+        if self.database is None:
+            if codes is not None:
+                raise LabelError("codes have no labels; pass the database that holds them too")
+            return None
+        drawn, packed, query_labels = self._asked(model)
+        hashed, database_labels = _database(model, self.database, codes)
+        labels, asked = open_labels(database_labels, query_labels)
+        with reporting(progress):
+            found = compare(hashed, labels, packed, asked, drawn=drawn, known=known)
+        return Counted(drawn, hashed.n_rows, found)
+
+    def _asked(self, model: Hasher) -> tuple[Ints, Bytes, Any]:
+        """Numbers of the queries that are drawn, codes by number, and labels or their store."""
+        queries = self.queries
+        if not isinstance(queries, FeatureStore):
+            packed = in_memory(model.transform(queries[0]))
+            return sample_queries(len(packed), self.max_queries), packed, queries[1]
+        check_labelled(queries)
+        drawn = sample_queries(queries.n_rows, self.max_queries)
+        if len(drawn) == queries.n_rows:
+            return drawn, in_memory(model.transform(queries)), queries
+        packed = np.zeros((queries.n_rows, n_bytes(model.hash_function_.n_bits)), np.uint8)
+        packed[drawn] = in_memory(model.transform(queries.take("features", drawn)))
+        return drawn, packed, queries
+
     def _experiments(self, protocol: str, model: Hasher) -> list[Experiment]:
         if protocol == "unseen":
             return [fold.at(model.hash_function_.n_bits) for fold in self._folds]
         return [Experiment(model, self._split)]
-
-
-def _queries(model: Hasher, queries: Any) -> tuple[Bytes, Any]:
-    """Codes of queries, and their labels or the store that has them."""
-    if isinstance(queries, FeatureStore):
-        check_labelled(queries)
-        return in_memory(model.transform(queries)), queries
-    features, labels = queries
-    return in_memory(model.transform(features)), labels
 
 
 def _database(model: Hasher, database: Any, codes: CodeStore | None) -> tuple[DatabaseCodes, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -26,7 +27,7 @@ from sadih_dask.compute.rows import (
     classes_of,
 )
 from sadih_dask.compute.run import is_lazy
-from sadih_dask.errors import Argument, DtypeError, InputError, LabelError, Remedy
+from sadih_dask.errors import Advice, Argument, DtypeError, InputError, LabelError, Remedy
 from sadih_dask.learning.classes import Targets, Vocabulary, renumbering
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import LabelGroups, group_rows
@@ -173,6 +174,11 @@ def _check_comparable(model: Learner, opened: Opened) -> None:
 def check_features(model: Learner, X: Any, *, reset: bool) -> Array:
     """Features in memory as a finite, numeric array of the columns that the model knows."""
     refuse_masked(X, "X")
+    if isinstance(X, np.ndarray) and X.ndim == 1:
+        raise InputError(
+            f"Expected 2D array, got 1D array of {len(X)} values instead. Reshape your data: "
+            "X.reshape(1, -1) is one row, X.reshape(-1, 1) one column"
+        )
     try:
         features: Array = validate_data(
             model, X, reset=reset, dtype="numeric", ensure_all_finite=False
@@ -299,14 +305,32 @@ def stored_targets(store: FeatureStore, labels: Array | None = None) -> Targets 
     return Targets.of(labels) if known is None and labels.ndim == 1 else Targets(labels, known)
 
 
-def warn_of_tags(classes: Array) -> None:
-    """Warn of class names that look like several tags each."""
+def warn_of_labels(classes: Array, counts: Ints, multi_label: bool, n_bits: int) -> None:
+    """Warn of labels that probably do not mean what they say, and of codes too short for them.
+
+    ``counts`` are the rows of each label group.
+    """
+    n_groups, told = len(counts), partial(warnings.warn, stacklevel=3)
     if (mark := Vocabulary(classes).separator()) is not None:
         shown = next(name for name in map(str, classes) if mark in name)
-        warnings.warn(
-            f"most of the {len(classes)} classes are several tags with {mark!r} between them, such "
-            f"as {shown!r}, and two rows are only similar if they have all of them in common. For "
-            f"several labels a row pass lists of tags: [tags.split({mark!r}) for tags in y]",
-            UserWarning,
-            stacklevel=2,
+        told(
+            Advice(
+                f"most of the {len(classes)} classes are several tags with {mark!r} between them, "
+                f"such as {shown!r}, and two rows are only similar if they have all of them in "
+                "common. For several labels a row pass lists of tags: "
+                f"[tags.split({mark!r}) for tags in y]"
+            )
         )
+    if multi_label:
+        return
+    if n_groups > 2 and counts.max() == 1:
+        told(
+            Advice(
+                f"each of the {n_groups} classes has one row, so no two rows are similar, and "
+                "codes cannot learn what rows of a class have in common. Are the labels ids?"
+            )
+        )
+    if n_bits < 62 and 2**n_bits < n_groups:
+        least = Argument("n_bits", (n_groups - 1).bit_length())
+        few = f"codes of {n_bits} bits tell {2**n_bits} classes apart, and there are {n_groups}"
+        told(Advice(few, remedy=Remedy("Choose {} or more", least)))

@@ -32,7 +32,7 @@ from sadih_dask.model.inputs import (
     known_statistics,
     open_rows,
     stored_targets,
-    warn_of_tags,
+    warn_of_labels,
 )
 from sadih_dask.model.solve import Validation
 from sadih_dask.stores import FeatureStore
@@ -77,6 +77,10 @@ class Scanned:
                 "apart when there are two or more. Add rows of another class"
             )
 
+    def warn(self, n_bits: int) -> None:
+        """Warn of labels that are probably not meant so, and of codes too short for them."""
+        warn_of_labels(self.classes, self.statistics.counts, self.multi_label, n_bits)
+
 
 def scan_rows(model: Learner, X: Any, y: Any, checkpoint: CheckpointLike = None) -> Scanned:
     """Read rows for a fit from nothing."""
@@ -87,9 +91,7 @@ def scan_rows(model: Learner, X: Any, y: Any, checkpoint: CheckpointLike = None)
     reduction = _reduction(model, opened, anchor_map)
     found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
     found, opened = _discovered(found, opened)
-    scanned = _settled(found, opened, anchor_map, seed, _covering(X), n_loaded)
-    warn_of_tags(scanned.classes)
-    return scanned
+    return _settled(found, opened, anchor_map, seed, _covering(X), n_loaded)
 
 
 def scan_more(
@@ -232,7 +234,6 @@ def scan_folds(
         seed,
     )
     scanned = _settled(found.total, opened, anchor_map, seed, _covering(X), n_loaded)
-    warn_of_tags(scanned.classes)
     return scanned, folded
 
 

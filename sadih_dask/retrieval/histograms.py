@@ -42,6 +42,15 @@ class Histograms:
             np.concatenate([part.total for part in parts]),
         )
 
+    def take(self, queries: Array) -> Histograms:
+        """Those of some queries."""
+        return Histograms(self.relevant[queries], self.total[queries])
+
+    def interleave(self, mine: Array, other: Histograms) -> Histograms:
+        """Histograms of two sets of queries; ``mine`` says of each query whether it is one here."""
+        place = np.argsort(np.argsort(~mine, kind="stable"), kind="stable")
+        return Histograms.stack([self, other]).take(place)
+
     def __len__(self) -> int:
         return len(self.total)
 

@@ -28,13 +28,10 @@ the ids, never from a clock.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import logging
 import os
 import re
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,166 +39,31 @@ from typing import Any
 
 from sadih_dask.errors import ConflictError, FormatError, IntegrityError, RunBusyError, SadihError
 from sadih_dask.files import conditional
-from sadih_dask.files.checksum import canonical_json, crc32c
-from sadih_dask.files.file import OBJECT_BYTES
 from sadih_dask.files.filesystem import (
-    Files,
     LocalFiles,
     connect,
     make_folder,
-    sync_file,
-    sync_folder,
 )
 from sadih_dask.files.lease import WriterLock, is_held
-from sadih_dask.jobs import verify
-from sadih_dask.stores.root import load_json
+from sadih_dask.runs.artefact import (
+    ARTEFACTS,
+    DONE,
+    JSON_BYTES,
+    Artefact,
+    checked_json,
+    damage,
+    is_name,
+    read_checked,
+    write_checked,
+)
 
 logger = logging.getLogger(__name__)
 
-ARTEFACTS, RUNS, LATEST = "artefacts", "runs", "latest"
+RUNS, LATEST = "runs", "latest"
 CHECKED, REJECTED = "checked.json", "rejected.json"
-DONE, MANIFEST, RECORD, LOG = "done.json", "manifest.json", "record.json", "log.txt"
-SCAN = "scan"
-"""The checkpoint of a fit, which is no part of its artefact."""
-KEY_DIGITS = 20
+MANIFEST, RECORD, LOG = "manifest.json", "record.json", "log.txt"
 _RUN = re.compile(r"\d{8}T\d{6}Z-(\d{1,9})")
 _ARTEFACT = re.compile(r"[a-z]+-[0-9a-z]+")
-_LIMIT = 4 << 20
-_AGAIN = "run the pipeline again to have it made anew"
-
-
-def key_of(*parts: Any) -> str:
-    """A hash of what decides a stage."""
-    return hashlib.sha256(canonical_json({"parts": parts})).hexdigest()[:KEY_DIGITS]
-
-
-@dataclass(frozen=True)
-class Artefact:
-    """A folder of one stage's work."""
-
-    files: Files
-    stage: str
-    key: str
-    digests: dict[str, str] = field(default_factory=dict, compare=False)
-    """SHA-256 of plain files that were written; stores and models have checksums of their own."""
-
-    @property
-    def name(self) -> str:
-        """Its name among the artefacts."""
-        return f"{self.stage}-{self.key}"
-
-    @property
-    def folder(self) -> str:
-        """Its folder in the run directory."""
-        return f"{ARTEFACTS}/{self.name}"
-
-    def url(self, name: str) -> str:
-        """Path or URL of a file or store in it; FormatError if that is a link."""
-        return self.files.address(f"{self.folder}/{name}")
-
-    def begin(self) -> Artefact:
-        """Make the folder, where there are folders."""
-        if isinstance(self.files, LocalFiles):
-            self.files.make(self.folder)
-        return self
-
-    @contextlib.contextmanager
-    def local_folder(self) -> Iterator[Path]:
-        """A folder of this machine; what is written there is part of the artefact afterwards."""
-        if isinstance(self.files, LocalFiles):
-            folder = Path(self.files.address(self.folder))
-            for path in folder.rglob("*"):  # others write there, and would follow links
-                self.files.address(path.relative_to(self.files.root).as_posix())
-            yield folder
-            for path in _plain_files(folder):
-                sync_file(path)
-                sync_folder(path.parent)
-                with path.open("rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                self.digests[path.relative_to(folder).as_posix()] = digest
-            return
-        with tempfile.TemporaryDirectory(prefix="sadih-") as scratch:
-            yield Path(scratch)
-            for path in _plain_files(Path(scratch)):
-                self.write(path.relative_to(scratch).as_posix(), path.read_bytes())
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file of it."""
-        self.files.write(f"{self.folder}/{name}", [data])
-        self.digests[name] = hashlib.sha256(data).hexdigest()
-
-    def read(self, name: str) -> bytes:
-        """Read a file of it."""
-        return self.files.read(f"{self.folder}/{name}", OBJECT_BYTES)
-
-    def finish(self, outputs: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        """Say that everything is there; ``outputs`` is what later stages go by."""
-        record = {"stage": self.stage, "key": self.key, "outputs": outputs, "facts": facts}
-        record["digests"] = self.digests
-        record["names"] = [name for name in self._names() if name not in (DONE, SCAN)]
-        self.files.sync(self.folder)  # what it says is there has to be there before it
-        _write_checked(self.files, f"{self.folder}/{DONE}", record)
-
-    def done(self) -> dict[str, Any] | None:
-        """What `finish` recorded, or None if the work is not finished."""
-        try:
-            return self._checked(_read_checked(self.files, f"{self.folder}/{DONE}"))
-        except FileNotFoundError:
-            return None
-        except (IntegrityError, FormatError) as error:
-            logger.warning("%s; its stage is done again", error)
-            return None
-
-    def _checked(self, done: dict[str, Any]) -> dict[str, Any]:
-        """Refuse names that lead out of the folder, and what `finish` does not write."""
-        names, digests = done.get("names"), done.get("digests")
-        if (
-            not isinstance(names, list)
-            or not isinstance(digests, dict)
-            or not isinstance(done.get("outputs"), dict)
-            or not all(_is_name(name) for name in names)
-            or not all(_is_name(part) for path in digests for part in path.split("/"))
-        ):
-            raise IntegrityError(f"{self.files.url}/{self.folder}/{DONE} is not that of a stage")
-        return done
-
-    def holds(self, names: Sequence[str]) -> bool:
-        """Whether all of these are there."""
-        return set(names) <= set(self._names())
-
-    def _names(self) -> list[str]:
-        """What is in the folder, without scratch files that a killed process left."""
-        return [name for name in self.files.names(self.folder) if not name.startswith(".")]
-
-    def missing(self) -> Iterator[str]:
-        """Name what was finished and is not there any more; nothing is read."""
-        if (done := self.done()) is None:
-            yield f"{self.files.url}/{self.folder} is gone, or its {DONE} is damaged"
-            return
-        there = set(self._names())
-        for name in done["names"]:
-            if name not in there:
-                yield f"{self.url(name)} is missing; {_AGAIN}"
-
-    def problems(self) -> Iterator[str]:
-        """Read everything and name what is not as it was written."""
-        yield from self.missing()
-        done, there = self.done() or {"names": (), "digests": {}}, set(self._names())
-        for name in there.intersection(done["names"]):
-            if name.endswith((".zarr", ".sadih")):
-                yield from _damage(self.files, f"{self.folder}/{name}")
-                continue
-            parts = [n for n in done["digests"] if n == name or n.startswith(f"{name}/")]
-            if not parts:
-                yield f"{self.url(name)} has no digest; delete {self.folder}/{DONE} and {_AGAIN}"
-            for part in parts:
-                try:
-                    found = hashlib.sha256(self.read(part)).hexdigest()
-                except FileNotFoundError:
-                    yield f"{self.url(part)} is missing; {_AGAIN}"
-                    continue
-                if found != done["digests"][part]:
-                    yield f"{self.url(part)} is damaged; delete {self.folder}/{DONE} and {_AGAIN}"
 
 
 @dataclass(frozen=True)
@@ -274,19 +136,19 @@ class RunDirectory:
             number += 1
             run = f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-{number}"
             first = {"stages": {}, "id": run, "complete": False, "parent": self.latest()}
-            if self.files.create(f"{RUNS}/{run}/{MANIFEST}", [_checked_json(first)]):
+            if self.files.create(f"{RUNS}/{run}/{MANIFEST}", [checked_json(first)]):
                 self.files.sync(f"{RUNS}/{run}")
                 return run
 
     def write_manifest(self, run: str, manifest: Mapping[str, Any]) -> None:
         """Write which artefacts a run consists of, which it has begun, and what it follows."""
-        _write_checked(self.files, f"{RUNS}/{run}/{MANIFEST}", {"stages": {}, **manifest})
+        write_checked(self.files, f"{RUNS}/{run}/{MANIFEST}", {"stages": {}, **manifest})
 
     def manifest(self, run: str) -> dict[str, Any]:
         """Return the manifest of a run; IntegrityError if it is damaged."""
         key = f"{RUNS}/{run}/{MANIFEST}"
         try:
-            return _checked_manifest(_read_checked(self.files, key), f"{self.url}/{key}")
+            return _checked_manifest(read_checked(self.files, key), f"{self.url}/{key}")
         except FileNotFoundError as error:
             there = self.runs()
             if run in there:
@@ -306,12 +168,12 @@ class RunDirectory:
 
     def write_record(self, run: str | None, record: Mapping[str, Any]) -> None:
         """Write what happened in a run, or in a call that did nothing."""
-        _write_checked(self.files, CHECKED if run is None else f"{RUNS}/{run}/{RECORD}", record)
+        write_checked(self.files, CHECKED if run is None else f"{RUNS}/{run}/{RECORD}", record)
 
     def record(self, run: str) -> dict[str, Any] | None:
         """What happened in a run; None if it was killed before it could say."""
         try:
-            return _read_checked(self.files, f"{RUNS}/{run}/{RECORD}")
+            return read_checked(self.files, f"{RUNS}/{run}/{RECORD}")
         except FileNotFoundError:
             return None
 
@@ -333,7 +195,7 @@ class RunDirectory:
         """What `latest` is now, as one needs it to move it later."""
         if not isinstance(self.files, LocalFiles):
             try:
-                found = Latest.of(conditional.read(self.files, LATEST, _LIMIT))
+                found = Latest.of(conditional.read(self.files, LATEST, JSON_BYTES))
             except ValueError as error:
                 raise IntegrityError(f"{self.url}/{LATEST} is damaged: {error}") from error
             if found.run is not None and not _is_run(found.run):
@@ -420,19 +282,19 @@ class RunDirectory:
                 raise IntegrityError(f"run {chosen} cannot become the latest: {problem}")
         kept = self.lineage(chosen)
         undone = [self.manifest(gone) for gone in self.lineage(before) if gone not in kept]
-        known = conditional.read(self.files, REJECTED, _LIMIT)
+        known = conditional.read(self.files, REJECTED, JSON_BYTES)
         rejected = [*self.rejected(), *(one["stages"] for one in undone if one["complete"])]
         rejected = [stages for stages in rejected if stages != manifest["stages"]]
         # Before it is moved: else the next run could make the same result the latest once more
-        text = _checked_json({"stages": rejected})
+        text = checked_json({"stages": rejected})
         if not conditional.replace(self.files, REJECTED, text, known):
             raise ConflictError(f"{self.url}: somebody else rolls back at this moment. Look again")
         try:
             self.move_latest(chosen, since=seen)
         except ConflictError:  # nothing was rolled back
-            now = conditional.read(self.files, REJECTED, _LIMIT)
+            now = conditional.read(self.files, REJECTED, JSON_BYTES)
             if now is not None and now.data == text:
-                former = known.data if known is not None else _checked_json({"stages": []})
+                former = known.data if known is not None else checked_json({"stages": []})
                 conditional.replace(self.files, REJECTED, former, now)
             raise
         return before, chosen
@@ -448,7 +310,7 @@ class RunDirectory:
     def rejected(self) -> list[dict[str, str]]:
         """Keys of the stages of results that were rolled back."""
         try:
-            found = _read_checked(self.files, REJECTED).get("stages")
+            found = read_checked(self.files, REJECTED).get("stages")
         except FileNotFoundError:
             return []
         if not isinstance(found, list):
@@ -551,7 +413,7 @@ class RunDirectory:
         for stage, key in sorted(named):
             yield from self.artefact(stage, key).problems()
         for name in sorted({name for run in kept for name in manifests[run].get("stores", ())}):
-            yield from _damage(self.files, name)
+            yield from damage(self.files, name)
 
     def _is_bare(self, run: str) -> bool:
         names = self.files.names(f"{RUNS}/{run}")
@@ -567,11 +429,6 @@ def _is_run(name: object) -> bool:
     return isinstance(name, str) and _RUN.fullmatch(name) is not None
 
 
-def _is_name(name: object) -> bool:
-    """Whether it is a name in a folder, and leads nowhere else."""
-    return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\0"} & set(name)
-
-
 def _checked_manifest(manifest: dict[str, Any], where: str) -> dict[str, Any]:
     """Refuse names that could lead elsewhere, and what `write_manifest` does not write."""
     stages, parent, stores = (manifest.get(name) for name in ("stages", "parent", "stores"))
@@ -581,7 +438,7 @@ def _checked_manifest(manifest: dict[str, Any], where: str) -> dict[str, Any]:
         or not all(_ARTEFACT.fullmatch(f"{stage}-{key}") for stage, key in stages.items())
         or not (parent is None or _is_run(parent))
         or not all(isinstance(manifest.get(name, []), list) for name in ("stores", "begun"))
-        or not all(_is_name(name) for name in stores or ())
+        or not all(is_name(name) for name in stores or ())
         or not isinstance(manifest.get("files", {}), dict)
         or not isinstance(manifest.get("complete"), bool)
     ):
@@ -600,21 +457,6 @@ def _named_in(manifest: Mapping[str, Any]) -> set[str]:
     return {name for name in named if _ARTEFACT.fullmatch(name)}
 
 
-def _plain_files(folder: Path) -> list[Path]:
-    """Files that have no checksums of their own, at any depth."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file()
-        and path.name != DONE
-        and path.suffix != ".sadih"
-        and not any(
-            part.startswith(".") or part.endswith((".zarr", SCAN))
-            for part in path.relative_to(folder).parts
-        )
-    )
-
-
 def _replace_link(link: Path, target: Path) -> None:
     """Point a symbolic link somewhere else in one step."""
     make_folder(link.parent)
@@ -622,34 +464,6 @@ def _replace_link(link: Path, target: Path) -> None:
     scratch.unlink(missing_ok=True)
     scratch.symlink_to(target)
     scratch.replace(link)
-
-
-def _write_checked(files: Files, key: str, record: Mapping[str, Any]) -> None:
-    """JSON that says its own checksum, so a flipped bit is noticed; names beside it are durable."""
-    files.write(key, [_checked_json(record)])
-    files.sync(key.rpartition("/")[0])
-
-
-def _checked_json(record: Mapping[str, Any]) -> bytes:
-    text = {**record, "crc32c": crc32c(canonical_json(record))}
-    return json.dumps(text, indent=1, sort_keys=False, allow_nan=False).encode()
-
-
-def _read_checked(files: Files, key: str) -> dict[str, Any]:
-    record = dict(load_json(files.read(key, _LIMIT), f"{files.url}/{key}"))
-    if record.pop("crc32c", None) != crc32c(canonical_json(record)):
-        raise IntegrityError(f"{files.url}/{key} is damaged: its checksum does not fit")
-    return record
-
-
-def _damage(files: Files, key: str) -> Iterator[str]:
-    """Name what is wrong with a store or model in a run directory."""
-    try:
-        url = files.address(key)
-    except FormatError as error:
-        yield str(error)
-        return
-    yield from verify.problems(url)
 
 
 def _failures(check: Callable[[str], object], of: str) -> Iterator[str]:

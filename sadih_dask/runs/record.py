@@ -36,24 +36,29 @@ def now() -> str:
 
 @dataclass
 class StageRecord:
-    """One stage of a run: what was done, why, and how much."""
+    """One stage of a run: what was done, why, and how much.
+
+    processor_seconds   of this process; those of workers elsewhere are not among them
+    """
 
     name: str
     action: Action
     reason: str
     fingerprint: str | None = None
     seconds: float = 0.0
+    processor_seconds: float = 0.0
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
-        found = {**vars(self), **self.facts, "seconds": round(self.seconds, 3)}
+        times = {name: round(getattr(self, name), 3) for name in ("seconds", "processor_seconds")}
+        found = {**vars(self), **self.facts, **times}
         return {name: value for name, value in found.items() if name != "facts"}
 
 
 @dataclass
 class Record:
-    """The course of one run."""
+    """The course of one run; ``refresh`` is what was decided about the model in use, and why."""
 
     configuration: str
     settings: Mapping[str, Any]
@@ -64,6 +69,7 @@ class Record:
     rows: int | None = None
     queries: int | None = None
     stages: list[StageRecord] = field(default_factory=list)
+    refresh: Mapping[str, Any] | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
     gate: Mapping[str, Any] | None = None
     remarks: list[str] = field(default_factory=list)

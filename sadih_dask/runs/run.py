@@ -16,7 +16,8 @@ from typing import Any
 
 from sadih_dask.errors import ConfigError, SadihError
 from sadih_dask.files.redaction import redact_values
-from sadih_dask.runs.directory import Artefact, RunDirectory, key_of
+from sadih_dask.runs.artefact import Artefact, key_of
+from sadih_dask.runs.directory import RunDirectory
 from sadih_dask.runs.record import (
     Record,
     RunLog,
@@ -25,7 +26,8 @@ from sadih_dask.runs.record import (
     mean_average_precision,
 )
 from sadih_dask.runs.settings import Gate, Settings
-from sadih_dask.runs.stages import STAGES, Context, Display, Stage
+from sadih_dask.runs.stage import Context, Display, Stage
+from sadih_dask.runs.stages import STAGES
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +137,7 @@ class _Work:
                 self._note(StageRecord(stage.name, "reused", "nothing has changed", key))
                 continue
             self._begin()
-            began = time.perf_counter()  # without starting a cluster
+            began = time.perf_counter(), time.process_time()  # without starting a cluster
             told(f"[{number}/{len(wanted)}] {stage.name}")
             made = stage.work(self.context, self._begin_artefact(artefact))
             self.context.outputs[stage.name] = made.outputs
@@ -143,8 +145,8 @@ class _Work:
             key = self._renew_key(stage, artefact)
             self.directory.check_unmoved(self.seen)  # or else some of it may be gone
             self.context.artefacts[stage.name].finish(made.outputs, made.facts)
-            seconds = time.perf_counter() - began
-            self._note(StageRecord(stage.name, "done", "", key, seconds, made.facts))
+            times = time.perf_counter() - began[0], time.process_time() - began[1]
+            self._note(StageRecord(stage.name, "done", "", key, *times, made.facts))
 
     def _able(self) -> Iterator[Stage]:
         """Stages that are asked for; one that lacks a package is refused, or left out aloud."""
@@ -260,6 +262,7 @@ class _Work:
         record.rows, record.queries = rows["n_rows"], rows["n_queries"]
         record.skipped = self._skipped()
         record.classes = rows["classes"]
+        record.refresh = outputs["fit"].get("refresh")
         if "evaluate" in outputs:
             found = outputs["evaluate"]
             record.metrics = {

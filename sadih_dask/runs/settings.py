@@ -231,6 +231,13 @@ class Model(Section):
         Field(description="what learns it"),
     ] = "sadih"
     search: Annotated[Search | None, Field(description="parameters to choose")] = None
+    refresh: Annotated[
+        Literal["always", "when-better", "never"],
+        Field(description="when a model of more rows takes the place of the latest one"),
+    ] = "always"
+    min_gain: Annotated[
+        Share, Field(description="mean average precision that when-better asks for")
+    ] = 0.01
 
     @model_validator(mode="after")
     def _fits_method(self) -> Self:
@@ -244,7 +251,7 @@ class Model(Section):
         """The parameters that were given."""
         return {
             name: getattr(self, name)
-            for name in sorted(self.model_fields_set - {"method", "search"})
+            for name in sorted(self.model_fields_set.intersection(ALL_PARAMETERS))
         }
 
 
@@ -330,6 +337,11 @@ class Settings(Section):
         if self.gate.is_set and not self.has_queries:
             raise ValueError(
                 "[gate] needs queries to judge a model by; add [source.queries] or source.hold_out"
+            )
+        if self.model.refresh == "when-better" and not self.has_queries:
+            raise ValueError(
+                'refresh = "when-better" in [model] needs queries to judge models by; add '
+                "[source.queries] or source.hold_out"
             )
         if self.compare is not None and not self.has_queries:
             raise ValueError(

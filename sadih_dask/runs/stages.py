@@ -1,227 +1,45 @@
-"""The stages of a run: what decides each, and what it does.
-
-A stage's key is a hash of `decides` and of its revision, which is raised whenever the same inputs
-would give another result. `work` may be killed at any moment and is called again with the same
-artefact: what it finds there it goes on with.
-"""
+"""The stages of a run: what decides each, and what it does; `fit` has a module of its own."""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from sadih_dask.errors import ConflictError, FormatError, IncompleteError
-from sadih_dask.ingest import DataFiles, HoldOut
+from sadih_dask.errors import ConflictError, FormatError, IncompleteError, SadihError
+from sadih_dask.jobs import evaluate
 from sadih_dask.jobs.encode import encode
 from sadih_dask.jobs.evaluate import (
+    COUNTS,
     FIGURES,
     METRICS,
     REPORT,
     Collection,
+    Measured,
     lengths_of,
     measure,
     missing_matplotlib,
+    write_counts,
     write_metrics,
     write_page,
 )
-from sadih_dask.jobs.export import export_faiss
-from sadih_dask.jobs.fit import Fitted, fit, reusable
-from sadih_dask.jobs.ingest import Clouds, Digits, Plan, Source, SourceFiles, Stores
+from sadih_dask.jobs.export import export_faiss, grows
 from sadih_dask.jobs.methods import compare_methods
-from sadih_dask.jobs.tune import tune
-from sadih_dask.model.estimator import Hasher
-from sadih_dask.model.methods import load_model, method_named
 from sadih_dask.report.page import Length
-from sadih_dask.runs.directory import SCAN, Artefact, RunDirectory, key_of
+from sadih_dask.runs.artefact import Artefact
+from sadih_dask.runs.fit import Fit
 from sadih_dask.runs.record import MOST_CLASSES
-from sadih_dask.runs.settings import DigitsSource, Files, Search, Settings, SyntheticSource
-from sadih_dask.sources import read_class_names
-from sadih_dask.stores import CodeStore, FeatureStore
+from sadih_dask.runs.settings import Settings
+from sadih_dask.runs.stage import CODES, INDEX, Context, Made, Outputs, Stage
+from sadih_dask.stores.coverage import Coverage
 
-MODEL, CODES, TUNING, INDEX = "model.sadih", "codes.zarr", "tuning", "index.faiss"
+logger = logging.getLogger(__name__)
+
 COMPARISON = "comparison"
-DATABASE, QUERIES = "database.zarr", "queries.zarr"
-"""Stores in the run directory, where the configuration gives them no other place."""
-
-Outputs = dict[str, Any]
-Display = Callable[..., Any]
-"""Asked for a display of progress, such as `cli.output.Bar`, by a title, and `goes_on`."""
-
-
-@dataclass(eq=False)
-class Context:
-    """What the stages of one run share.
-
-    outputs     of the stages that are done, by name
-    display     where progress is shown
-    """
-
-    settings: Settings
-    directory: RunDirectory
-    display: Display
-    outputs: dict[str, Outputs] = field(default_factory=dict)
-    artefacts: dict[str, Artefact] = field(default_factory=dict)
-    began: float = field(default_factory=time.time)
-
-    @cached_property
-    def stores(self) -> Stores:
-        """Where the stores are."""
-        said, own = self.settings.store, self.directory.files
-        database = said.url or own.address(DATABASE)
-        if not self.settings.has_queries:
-            return Stores(database, None)
-        return Stores(database, said.queries_url or own.address(QUERIES))
-
-    @property
-    def own_stores(self) -> list[str]:
-        """Names of the stores that lie in the run directory."""
-        urls = {DATABASE: self.stores.database, QUERIES: self.stores.queries}
-        return [name for name, url in urls.items() if url == f"{self.directory.url}/{name}"]
-
-    @cached_property
-    def source(self) -> Source:
-        """Where the rows come from."""
-        return source_of(self.settings)
-
-    @cached_property
-    def plan(self) -> Plan:
-        """What the source has now."""
-        return self.source.plan(self.stores)
-
-    def look_again(self) -> None:
-        """Forget what the source and the stores were before they were changed."""
-        for name in ("plan", "database", "queries"):
-            self.__dict__.pop(name, None)
-
-    @cached_property
-    def database(self) -> FeatureStore:
-        """The rows that are learned from and looked among."""
-        return FeatureStore.open(self.stores.database)
-
-    @cached_property
-    def queries(self) -> FeatureStore | None:
-        """The rows that are looked up, if there are any."""
-        url = self.stores.queries
-        return None if url is None else FeatureStore.open(url)
-
-    @cached_property
-    def model(self) -> Hasher:
-        """The model of this run."""
-        return load_model(self.artefacts["fit"].url(MODEL))
-
-    @cached_property
-    def codes(self) -> CodeStore:
-        """The hashed database."""
-        return CodeStore.open(self.artefacts["encode"].url(CODES))
-
-    @property
-    def collection(self) -> Collection:
-        """What the model is judged on."""
-        if self.queries is None:
-            raise FormatError("this configuration has no queries")
-        return Collection(self.queries, self.database, self.codes)
-
-
-def source_of(settings: Settings) -> Source:
-    """The source that a configuration names."""
-    said = settings.source
-    form = settings.store.model_dump(
-        include={"dtype", "chunk_rows", "compression"}, exclude_none=True
-    )
-    if isinstance(said, DigitsSource):
-        return Digits(form)
-    if isinstance(said, SyntheticSource):
-        drawn = {"seed": said.seed, "spread": said.spread}
-        return Clouds(said.rows, said.queries, said.features, said.classes, drawn, form)
-    reading = {"features_variable", "labels_variable", "ids_variable", "transpose", "scale"}
-    options = said.model_dump(include={*reading, "separator", "unlabelled"})
-    if said.class_names is not None:
-        options["class_names"] = read_class_names(Path(said.class_names))
-
-    def named(files: Files) -> DataFiles:
-        beside = {name: getattr(files, name) for name in ("labels", "ids", "thumbnails")}
-        return DataFiles(files.features, **beside, **options, labelled=True)
-
-    database, queries = named(said), None if said.queries is None else named(said.queries)
-    if said.hold_out is not None:
-        part = HoldOut(said.hold_out, said.seed)
-        queries = replace(database, hold_out=replace(part, part="queries"))
-        database = replace(database, hold_out=part)
-    policy = said.model_dump(include={"on_change", "on_removal", "min_age", "on_error"})
-    return SourceFiles(database, queries, form, **policy)
-
-
-@dataclass(frozen=True)
-class Made:
-    """What a stage made: what later stages go by, what a record says, what a user should know."""
-
-    outputs: Outputs
-    facts: Mapping[str, Any]
-    remarks: tuple[str, ...] = ()
-
-
-class Stage(ABC):
-    """One step of a run."""
-
-    name: ClassVar[str]
-    title: ClassVar[str]
-    revision: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]]
-    makes: ClassVar[tuple[str, ...]] = ()
-    optional: ClassVar[bool] = False
-
-    def wanted(self, settings: Settings) -> bool:
-        """Whether the configuration asks for it."""
-        del settings
-        return True
-
-    def links(self, settings: Settings) -> tuple[str, ...]:
-        """What of it a run's folder shows."""
-        del settings
-        return self.makes
-
-    def lacks(self) -> str | None:
-        """What is not installed here and would be needed, with the remedy."""
-        return None
-
-    def key(self, context: Context) -> str:
-        """A hash of everything that decides what the stage makes."""
-        return key_of(self.name, self.revision, self.decides(context))
-
-    def current(self, context: Context, artefact: Artefact) -> Outputs | None:
-        """What the stage made before, if all of it is there as it was left."""
-        done = artefact.done()
-        if done is None or not artefact.holds(self.links(context.settings)):
-            return None
-        outputs: Outputs = done["outputs"]
-        return outputs if self.is_there(context, outputs) else None
-
-    @abstractmethod
-    def decides(self, context: Context) -> Any:
-        """Inputs and parameters, as JSON takes them."""
-
-    @abstractmethod
-    def work(self, context: Context, artefact: Artefact) -> Made:
-        """Do it, or the rest of it."""
-
-    def is_there(self, context: Context, outputs: Outputs) -> bool:
-        """Whether what was made is still as it was; only what lies elsewhere needs a look."""
-        del context, outputs
-        return True
-
-    def forecast(self, context: Context) -> Mapping[str, Any]:
-        """What doing it would take, as far as that is known beforehand."""
-        del context
-        return {}
 
 
 class Ingest(Stage):
@@ -273,93 +91,6 @@ class Ingest(Stage):
         return {"rows": plan.n_new, "bytes": plan.n_bytes, **reason}
 
 
-class Fit(Stage):
-    """Rows to a model."""
-
-    name, title, needs = "fit", "Scanning", ("ingest",)
-
-    def links(self, settings: Settings) -> tuple[str, ...]:
-        """The model, and how its parameters were chosen."""
-        return (MODEL,) if settings.model.search is None else (MODEL, TUNING)
-
-    def decides(self, context: Context) -> Any:
-        """The rows, and all parameters of the model."""
-        said = context.settings.model
-        search = None if said.search is None else said.search.model_dump()
-        method = () if said.method == "sadih" else (said.method,)
-        return [context.outputs["ingest"]["learned_from"], said.parameters, search, *method]
-
-    def work(self, context: Context, artefact: Artefact) -> Made:
-        """Learn from rows that no earlier model has learned from, and solve."""
-        said, store = context.settings.model, context.database
-        target, scan = artefact.url(MODEL), artefact.url(SCAN)
-        with context.display(self.title, goes_on=True):
-            if said.search is not None:
-                fitted = self._search(context, said.search, artefact)
-            else:
-                fitted = fit(
-                    store,
-                    target,
-                    said.parameters,
-                    method=said.method,
-                    candidates=self._earlier(context),
-                    overwrite=True,  # a run that was killed has left it
-                    checkpoint=scan,
-                )
-        model, n_read = fitted.model, fitted.n_rows_read
-        outputs = {
-            "fingerprint": model.fingerprint_,
-            "n_bits": model.hash_function_.n_bits,
-            "n_rows": store.n_rows,
-        }
-        facts = {
-            "rows": n_read,
-            "rows_known": fitted.n_rows_known,
-            "rows_resumed": fitted.n_rows_loaded,
-            "bytes": n_read * store.row_bytes,
-            "label_groups": model.groups_.n_groups,
-            "parameters": model.get_params(deep=False),
-            "iterations": model.n_iter_,
-        }
-        return Made(outputs, facts)
-
-    def _search(self, context: Context, said: Search, artefact: Artefact) -> Fitted:
-        """Choose parameters by cross-validation; all results stay beside the model."""
-        with artefact.local_folder() as folder:
-            return tune(
-                context.database,
-                artefact.url(MODEL),
-                context.settings.model.parameters,
-                said.grid,
-                said.n_bits,
-                said.folds,
-                said.queries,
-                results=folder / TUNING,
-                overwrite=True,
-                checkpoint=artefact.url(SCAN),
-            ).fitted
-
-    def forecast(self, context: Context) -> Mapping[str, Any]:
-        """Rows that no earlier model has learned from, and the predicted memory of reading them."""
-        store, said = context.database, context.settings.model
-        wanted = method_named(said.method, said.parameters)
-        earlier = () if said.search is not None else self._earlier(context)
-        change = reusable(store, wanted, earlier)[1]
-        n_left = store.n_rows if change is None else change.n_new
-        found: dict[str, Any] = {"rows": n_left, "bytes": n_left * store.row_bytes}
-        if n_left:
-            return found | {"memory": wanted.plan(store).total}
-        return found | {"reason": "solved from the statistics of an earlier run"}
-
-    def _earlier(self, context: Context) -> list[str]:
-        """Model files of this and of earlier runs, those of most rows first."""
-        found = [one for one in context.directory.artefacts(self.name) if one.holds([MODEL])]
-        rows = {one.key: done["outputs"]["n_rows"] for one in found if (done := one.done())}
-        # One that is not done was left by a run that was killed after all its rows were read.
-        ordered = sorted(found, key=lambda one: -rows.get(one.key, context.database.n_rows))
-        return [one.url(MODEL) for one in ordered]
-
-
 class Encode(Stage):
     """The database to codes."""
 
@@ -372,12 +103,13 @@ class Encode(Stage):
         return [rows, model] if order == "little" else [rows, model, order]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
-        """Hash the blocks that have no codes yet."""
+        """Hash the blocks that have no codes yet; those of the latest run are taken over."""
         store, job = context.database, (context.model, context.database, artefact.url(CODES))
-        order = context.settings.store.bitorder
+        order, former = context.settings.store.bitorder, context.former(self.name)
+        earlier = [] if former is None else [former[0].url(CODES)]
         with context.display(self.title):
             try:
-                done = encode(*job, bitorder=order)
+                done = encode(*job, bitorder=order, candidates=earlier)
             except ConflictError:  # begun under another plan: the directory was moved since
                 done = encode(*job, bitorder=order, overwrite=True)
         outputs = {"fingerprint": done.codes.fingerprint(), "n_rows": done.codes.n_rows}
@@ -411,12 +143,15 @@ class Evaluate(Stage):
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Look the queries up under every protocol."""
-        model, rows = context.model, context.collection
+        model, rows, former = context.model, context.collection, self._former(context)
         asked = context.settings.evaluation
         with context.display(self.title):
-            lengths = measure(model, rows, asked.bits, asked.max_queries, asked.class_folds)
+            found = measure(model, rows, asked.bits, asked.max_queries, asked.class_folds, former)
+        lengths = found.lengths
         with artefact.local_folder() as folder:
-            write_metrics(folder, model, rows, lengths)
+            write_metrics(folder, model, rows, found)
+            if context.settings.model.refresh != "always":
+                write_counts(folder, model, rows, found)
         metrics, errors = (
             {
                 str(length.n_bits): {
@@ -428,7 +163,22 @@ class Evaluate(Stage):
         )
         n_queries = lengths[0].protocols.widest.n_queries
         outputs = {"metrics": metrics, "standard_errors": errors, "n_queries": n_queries}
-        return Made(outputs, {"rows": n_queries}, self._odd(rows, lengths))
+        outputs |= {"asked": asked.model_dump(mode="json"), "measured_at": found.rows}
+        facts = {"rows": n_queries, "measured_at": found.rows}
+        return Made(outputs, facts, self._odd(rows, lengths))
+
+    def _former(self, context: Context) -> Measured | None:
+        """The evaluation of the latest run, if this is its model, and nothing else was asked."""
+        found = context.former(self.name)
+        asked = context.settings.evaluation.model_dump(mode="json")
+        if found is None or found[1].get("asked") != asked or not found[0].holds([COUNTS]):
+            return None
+        try:
+            metrics, counts = json.loads(found[0].read(METRICS)), found[0].url(COUNTS)
+            return evaluate.former(metrics, counts, context.model, context.collection)
+        except (SadihError, OSError, ValueError, KeyError) as error:
+            logger.warning("%s; everything is evaluated again", error)
+            return None
 
     @staticmethod
     def _odd(rows: Collection, lengths: Sequence[Length]) -> tuple[str, ...]:
@@ -470,7 +220,7 @@ class Export(Stage):
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Write the index."""
-        said = context.settings.export
+        said, former = context.settings.export, self._former(context)
         with artefact.local_folder() as folder, context.display(self.title) as bar:
             export_faiss(
                 context.codes,
@@ -482,9 +232,25 @@ class Export(Stage):
                 hash_bits=said.hash_bits,
                 bitorder=context.codes.bitorder,
                 progress=bar,
+                former=former and former[0],
             )
             size = (folder / INDEX).stat().st_size
-        return Made({}, {"rows": context.codes.n_rows, "bytes": size})
+        arrays = tuple(name for name in ("codes", "ids") if name in context.codes.arrays)
+        covers = Coverage.of(context.codes, arrays).to_json()
+        n_kept = 0 if former is None else former[1]
+        rows = {"rows": context.codes.n_rows - n_kept, "rows_kept": n_kept}
+        return Made({"form": said.model_dump(), "covers": covers}, {**rows, "bytes": size})
+
+    def _former(self, context: Context) -> tuple[bytes, int] | None:
+        """The index of the latest run and its rows, if codes were only added to them since."""
+        found, said = context.former(self.name), context.settings.export
+        if found is None or found[1].get("form") != said.model_dump() or not grows(said.index):
+            return None
+        change = Coverage.from_json(found[1]["covers"]).difference(context.codes)
+        if change is None or len(change.deleted):
+            return None
+        data = found[0].read_intact(INDEX)
+        return None if data is None else (data, change.first_new)
 
 
 class Report(Stage):
@@ -505,7 +271,10 @@ class Report(Stage):
         """What was measured, of which model, the names of the classes, and the title."""
         outputs = context.outputs
         shown = [outputs["encode"]["fingerprint"], list(context.database.class_names)]
-        return [context.artefacts["evaluate"].key, shown, context.settings.report.model_dump()]
+        report = context.settings.report.model_dump()
+        decided = outputs["fit"].get("refresh")
+        more = () if decided is None else (decided,)
+        return [context.artefacts["evaluate"].key, shown, report, *more]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Draw, and write the page."""
@@ -519,8 +288,24 @@ class Report(Stage):
                 lengths,
                 title=title,
                 began=context.began,
+                notes=_notes(context),
             )
         return Made({}, {"finished": datetime.now(UTC).isoformat(timespec="seconds")})
+
+
+def _notes(context: Context) -> dict[str, object]:
+    """What was decided about the model, and what was measured before today."""
+    found, rows = context.outputs["evaluate"].get("measured_at"), context.database.n_rows
+    decided = context.outputs["fit"].get("refresh")
+    notes: dict[str, object] = {}
+    if decided is not None:
+        notes["the model is"] = f"{decided['decision']}: {decided['reason']}"
+    if decided is not None and "codes_changed" in decided:
+        share = f"{decided['codes_changed']:,} codes, {decided['bits_changed']:.1%} of all bits"
+        notes["a new model changes"] = f"about {share}"
+    if found != rows:
+        notes["unseen, baselines, other lengths"] = f"as measured with {found:,} rows"
+    return notes
 
 
 class Compare(Stage):
@@ -539,9 +324,8 @@ class Compare(Stage):
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Learn by every method, and look the queries up."""
-        if (queries := context.queries) is None:
-            raise FormatError("this configuration has no queries")
-        asked, title = self._asked(context), context.settings.report.title
+        queries, asked = context.asked, self._asked(context)
+        title = context.settings.report.title
         with artefact.local_folder() as folder, context.display(self.title, goes_on=True):
             found = compare_methods(
                 context.database,

@@ -200,14 +200,15 @@ _NAMES: dict[Purpose, frozenset[str]] = {
     ),
     "ids": frozenset(
         {"ids", "id", "_id", "key", "keys", "uuid", "guid", "name", "filename", "path"}
-        | {"__index_level_0__"}
     ),
     "thumbnails": frozenset({"thumbnails", "thumbnail", "images", "image", "x", "data"}),
 }
 
 
-_FOUND_AS_IDS = frozenset({"ids", "id", "_id", "uuid", "guid", "__index_level_0__"})
-"""Names that hold ids even if nobody says so; the last is that of an index of pandas."""
+PANDAS_INDEX = "__index_level_0__"
+"""What pandas calls an index without a name: ids, where no other column has them."""
+_FOUND_AS_IDS = frozenset({"ids", "id", "_id", "uuid", "guid", PANDAS_INDEX})
+"""Names that hold ids even if nobody says so."""
 
 
 def is_found_as_ids(variable: Variable) -> bool:
@@ -278,5 +279,6 @@ def _narrowings(fitting: list[Variable], purpose: Purpose) -> list[list[Variable
     vectors = [v for v in fitting if len(v.shape) == 1 or 1 in v.shape]
     if purpose in ("labels", "ids"):
         # Ids and labels are both vectors, so a name says more than a shape
-        return [named, fitting] if purpose == "ids" else [named, vectors, fitting]
+        index = [v for v in fitting if v.name == PANDAS_INDEX]
+        return [named, index, fitting] if purpose == "ids" else [named, vectors, fitting]
     return [fitting, named]

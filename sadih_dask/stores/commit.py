@@ -24,6 +24,8 @@ one:
     abandon     -                   drop from `pending`         look again
     restore     -                   segments of a former root,  look again
                                     `pending` = []
+    clone       links or copies of  segments = those of         refused if there are rows now
+                all segments        another store
 
 A segment's name stands in `pending` of the root before its first byte exists, names are never
 used again, and a segment is only committed if it is in `pending` of the very root that is
@@ -59,7 +61,7 @@ from sadih_dask.errors import (
 )
 from sadih_dask.files import conditional
 from sadih_dask.files.checksum import TRAILER_BYTES, crc32c, trailer
-from sadih_dask.files.filesystem import TEMPORARY_SUFFIX, Files
+from sadih_dask.files.filesystem import TEMPORARY_SUFFIX, Files, share
 from sadih_dask.stores.deletions import write_deletions
 from sadih_dask.stores.reader import Snapshot, read_rows
 from sadih_dask.stores.root import (
@@ -395,6 +397,34 @@ def restore(files: Files, schema: Schema, kind: str, generation: int) -> Root:
         )
 
     return update(files, schema, kind, change)
+
+
+def clone(source: Snapshot, files: Files, schema: Schema) -> Root:
+    """Make a state a store of its own elsewhere: segments never change, so files are shared.
+
+    The same call goes on with one that was interrupted.
+    """
+    root = source.root
+    conditional.check_writable(files)
+    if existing(files, root.kind, schema) is None:
+        pending = tuple(Pending(segment.id, "clone") for segment in root.segments)
+        empty = replace(root, uid=new_id(), commit="", generation=0, segments=(), pending=pending)
+        bare = replace(empty, history=(), recent=(), sources=None)
+        conditional.replace(files, ROOT, bare.to_bytes(), None)
+    with explained(files, "the segments of another store"):
+        for key in (f"{SEGMENTS}/{ROOT}", *(segment.path for segment in root.segments)):
+            share(source.files, files, key)
+        files.sync(SEGMENTS)
+
+    def change(now: Root) -> Root:
+        if now.segments or [entry.id for entry in now.pending] != [s.id for s in root.segments]:
+            raise ConflictError(f"{files.url} already holds a store; choose another path")
+        for key in _reached(root) - {segment.path for segment in root.segments}:
+            share(source.files, files, key)
+            files.sync(key.rpartition("/")[0])
+        return now.committed(segments=root.segments, sources=root.sources, pending=())
+
+    return update(files, schema, root.kind, change)
 
 
 def compact(

@@ -576,6 +576,14 @@ class Store:
         files = self._snapshot.files
         return type(self)(Snapshot(files, read_root(files, self.kind, self.schema)[0]))
 
+    def clone(self, url: Url) -> Self:
+        """Make these rows a store of their own, which may then be changed by itself.
+
+        Files are shared by hard links, or copied by the server behind a URL: no row is read.
+        """
+        files = connect(url, self._snapshot.files.options, follow_links=False)
+        return type(self)(Snapshot(files, commits.clone(self._snapshot, files, self.schema)))
+
     def compact(
         self, *, one_segment: bool = False, purge: bool = False, progress: Progress | None = None
     ) -> Self:

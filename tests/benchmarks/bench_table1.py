@@ -75,13 +75,12 @@ def measure(folder: Path, split: Split, names: Sequence[str], bits: Sequence[int
 
 def table(splits: Sequence[Sequence[Outcome]], names: Sequence[str], bits: Sequence[int]) -> str:
     """Markdown: a line for each method and protocol, the paper's below."""
-    lines = ["| method | MAP | " + " | ".join(f"{n} bits" for n in bits) + " | solve, s | MiB |"]
-    lines.append("|---|---|" + "---|" * (len(bits) + 2))
+    lines = ["| method | MAP | " + " | ".join(f"{n} bits" for n in bits) + " | solve, s |"]
+    lines.append("|---|---|" + "---|" * (len(bits) + 1))
     for place, name in enumerate(names):
         cells = [each[place * len(bits) : (place + 1) * len(bits)] for each in splits]
         cost = [cell[-1] for cell in cells]
         seconds = np.mean([one.seconds for one in cost])
-        memory = max((one.peak_memory or 0) for one in cost) / 2**20
         for protocol in SHOWN:
             row = []
             for k in range(len(bits)):
@@ -89,12 +88,12 @@ def table(splits: Sequence[Sequence[Outcome]], names: Sequence[str], bits: Seque
                 spread = f" ± {np.std(found):.3f}" if len(found) > 1 else ""
                 row.append(f"{np.mean(found):.4f}{spread}" if found else "-")
             if any(cell != "-" for cell in row):
-                last = f"{seconds:.1f} | {memory:.0f}" if protocol == "encoded" else " | "
+                last = f"{seconds:.1f}" if protocol == "encoded" else ""
                 lines.append(f"| `{name}` | {protocol} | {' | '.join(row)} | {last} |")
         if name in PAPER:
             said = dict(zip(LENGTHS, PAPER[name], strict=True))
             values = " | ".join(f"{said[n]:.4f}" if n in said else "-" for n in bits)
-            lines.append(f"| | *paper* | {values} | | |")
+            lines.append(f"| | *paper* | {values} | |")
     return "\n".join(lines)
 
 

@@ -301,7 +301,7 @@ def _change_model(path: Path, changer: Changer) -> None:
 
 def _change_run(path: Path, changer: Changer) -> None:
     """A document of it, with a checksum that fits; `latest`; or what lies in the place of one."""
-    from sadih_dask.runs.directory import _checked_json
+    from sadih_dask.runs.artefact import checked_json
 
     chance = changer.chance
     if chance.random() < 0.15:
@@ -317,7 +317,7 @@ def _change_run(path: Path, changer: Changer) -> None:
     document.pop("crc32c")
     changer.document(document)
     try:
-        file.write_bytes(_checked_json(document))
+        file.write_bytes(checked_json(document))
     except (ValueError, TypeError, RecursionError):  # no number, or too deep
         file.write_text(json.dumps(document))
 

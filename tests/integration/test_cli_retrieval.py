@@ -263,7 +263,7 @@ def test_evaluation_without_pictures_or_a_database(
     assert "Quality against code length" not in page
     # A database that was not learned from.
     rows = Collection(queries, FeatureStore.create(tmp_path / "db.zarr", x[:100], y[:100]))
-    seen = look_closer(model, rows, measure(model, rows))
+    seen = look_closer(model, rows, measure(model, rows).lengths)
     assert seen.neighbours is None
     assert seen.bits is not None
     same = BitCounts.of_block(model.transform(x[:100]), 12)
@@ -282,7 +282,7 @@ def test_some_of_the_queries(folder: Path, model: SADIH, here: Here, tmp_path: P
     assert sizes == (20, stores[0].n_rows)
     # What is drawn are the queries that were looked up.
     rows = Collection(*stores)
-    lengths = measure(model, rows, max_queries=20)
+    lengths = measure(model, rows, max_queries=20).lengths
     seen = look_closer(model, rows, lengths)
     drawn = stores[0].take("thumbnails", sample_queries(stores[0].n_rows, 20)).tolist()
     assert seen.neighbours is not None

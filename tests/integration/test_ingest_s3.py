@@ -83,6 +83,22 @@ def test_every_format_from_a_bucket(bucket: str, tmp_path: Path, form: str) -> N
     assert compare(DataFiles(f"{bucket}/x.{form}"), tmp_path / "s").new == ()
 
 
+def test_an_array_in_a_bucket_is_adopted_where_it_lies(
+    bucket: str, tmp_path: Path, here: Here
+) -> None:
+    path = written("zarr", tmp_path)
+    s3fs.S3FileSystem().put(str(path), f"{bucket}/x.zarr", recursive=True)
+    out, _ = here("ingest", f"{bucket}/x.zarr", tmp_path / "s", "--in-place", "-q")
+    assert "300 rows of 2 features, 300 written now" in out
+    assert f"{bucket}/x.zarr/features" in here("inspect", tmp_path / "s")[0]
+    np.testing.assert_array_equal(
+        FeatureStore.open(tmp_path / "s").read("features"), numbered(0, 300)
+    )
+    put(f"{bucket}/x.zarr/features/c/0/0", b"other bytes")
+    said, _ = here("verify", tmp_path / "s", "-q", code=1)
+    assert "chunk 0 of segment 0" in said
+
+
 def test_labels_as_text_from_a_bucket(bucket: str, tmp_path: Path) -> None:
     x = put(f"{bucket}/x.npy", npy(numbered(0, 3)))
     y = put(f"{bucket}/y.csv", b"label\ncat\nant\ncat\n")

@@ -28,9 +28,10 @@ import pytest
 from sadih_dask.errors import SadihError
 from sadih_dask.runs import directory as directories
 from sadih_dask.runs import run as runs
-from sadih_dask.runs.directory import ARTEFACTS, LATEST, Artefact, Latest, RunDirectory
+from sadih_dask.runs.artefact import ARTEFACTS, Artefact
+from sadih_dask.runs.directory import LATEST, Latest, RunDirectory
 from sadih_dask.runs.settings import Settings
-from sadih_dask.runs.stages import Context, Made, Stage
+from sadih_dask.runs.stage import Context, Made, Stage
 from tests.support.interleaving import URL, Actor, World, without_probe
 
 TRIALS = int(os.environ.get("SADIH_INTERLEAVINGS", "40"))

@@ -50,7 +50,7 @@ def digits() -> Retrieval:
         )
         model = SADIH(n_bits=LENGTHS[-1], anchors=300, **GIVEN).fit(database)
         rows = Collection(queries, database)
-        return look_closer(model, rows, measure(model, rows, LENGTHS))
+        return look_closer(model, rows, measure(model, rows, LENGTHS).lengths)
 
 
 STARTED = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)

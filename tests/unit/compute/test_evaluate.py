@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate, evaluate_model
 from sadih_dask.errors import InputError, LabelError
+from sadih_dask.model.evaluation import AskedRows
 from sadih_dask.retrieval.evaluation import Evaluation, sample_queries
 from tests.support import rankings
 from tests.support.rankings import naive_distances, random_codes
@@ -332,3 +333,18 @@ def test_a_model_meets_stores_by_the_names_of_classes(tmp_path: Path, lacking: b
     nameless = FeatureStore.create(tmp_path / "n", Q, z)
     with pytest.raises(LabelError, match="class numbers, which cannot be compared"):
         named.encode(nameless, tmp_path / "d", learned=True)
+
+
+@pytest.mark.parametrize("max_queries", [None, 15])
+def test_rows_and_queries_that_were_added_are_counted_alone(problem, max_queries) -> None:
+    model, (X, y, Q, z) = problem
+    before = AskedRows(model, (Q[:30], z[:30]), (X[:440], y[:440]), max_queries).count(model)
+    asked = AskedRows(model, (Q, z), (X, y), max_queries)
+    more, whole = asked.count(model, known=before), asked.count(model)
+    assert more is not None
+    assert whole is not None
+    assert more.n_rows == 500
+    np.testing.assert_array_equal(more.queries, whole.queries)
+    np.testing.assert_array_equal(more.histograms.relevant, whole.histograms.relevant)
+    np.testing.assert_array_equal(more.histograms.total, whole.histograms.total)
+    assert_equal(asked.evaluate(model, counted=more).encoded, asked.evaluate(model).encoded)

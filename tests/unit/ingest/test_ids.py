@@ -152,3 +152,14 @@ def test_a_store_that_was_made_without_ids_gets_none_of_its_own_accord(tmp_path)
     new = tmp_path / "b.npz"
     np.savez(new, features=ROWS[:5], labels=np.arange(5) % 3, id=np.arange(5))
     assert ingest(DataFiles(new), url, mode="append").store.arrays == ("features", "labels")
+
+
+def test_an_index_of_pandas_names_rows_only_where_no_column_does(tmp_path):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"embedding": list(ROWS[:20]), "label": list("ab") * 10})
+    frame.index = [1, *range(5, 24)]
+    frame.to_parquet(tmp_path / "index.parquet")
+    frame.assign(id=np.arange(20) + 100).to_parquet(tmp_path / "both.parquet")
+    for name, first in (("index", 1), ("both", 100)):
+        found = ingest(DataFiles([tmp_path / f"{name}.parquet"]), tmp_path / f"{name}.zarr")
+        assert FeatureStore.open(tmp_path / f"{name}.zarr").read("ids")[0] == first, found

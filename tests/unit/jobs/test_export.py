@@ -215,3 +215,24 @@ def test_numpy_in_big_order_is_what_sentence_transformers_makes_and_searches(tmp
 def test_options_of_an_index_are_refused_elsewhere(named_store, tmp_path):
     with pytest.raises(InputError, match=r"n_lists: of an index of FAISS, and .*c.npy is none"):
         export.export(named_store, tmp_path / "c.npy", n_lists=4)
+
+
+@pytest.mark.parametrize("kind", ["flat", "multihash", "ivf"])
+@pytest.mark.parametrize("ids", [None, np.arange(1500) * 3])
+def test_codes_are_added_to_an_index(tmp_path: Path, kind, ids) -> None:
+    codes = random_codes(np.random.default_rng(0), 1500, 32)
+    given = {"n_bits": 32, "model": "m", "chunk_rows": 100}
+    less = None if ids is None else ids[:1234]
+    first = CodeStore.create(tmp_path / "a", codes[:1234], ids=less, **given)
+    whole = CodeStore.create(tmp_path / "b", codes, ids=ids, **given)
+    former = export_faiss(first, tmp_path / "former", kind).read_bytes()
+    grown, built = (
+        faiss.read_index_binary(str(export_faiss(whole, tmp_path / name, kind, former=given)))
+        for name, given in (("grown", former), ("built", None))
+    )
+    assert grown.ntotal == 1500
+    queries = random_codes(np.random.default_rng(1), 25, 32)
+    for one, other in zip(grown.search(queries, 20), built.search(queries, 20), strict=True):
+        np.testing.assert_array_equal(one, other)
+    if kind == "flat":
+        assert (tmp_path / "grown").read_bytes() == (tmp_path / "built").read_bytes()

@@ -217,6 +217,7 @@ def test_stores_take_tags(tmp_path: Path) -> None:
         store.append(X[:1], [["fox"]])
 
 
+@pytest.mark.filterwarnings("ignore:.*the model has learned from")
 def test_columns_without_names_meet_those_of_a_store_by_place(tmp_path: Path) -> None:
     store = FeatureStore.create(tmp_path / "s", X, FRAME)
     nameless, named = model().fit(X, MATRIX), model().fit(store)

@@ -9,8 +9,8 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from sadih_dask import SADIH, search
-from sadih_dask.errors import InputError, NonFiniteError
+from sadih_dask import SADIH, evaluate_model, search
+from sadih_dask.errors import Advice, InputError, NonFiniteError
 from sadih_dask.retrieval.codes import distances, pack, unpack
 from tests.support.datasets import blobs, tagged_blobs
 from tests.support.models import QUICK, same_model
@@ -138,6 +138,7 @@ def test_transform_is_the_sign_of_project_in_little_bit_order() -> None:
     np.testing.assert_array_equal(codes, pack(scores))
 
 
+@pytest.mark.filterwarnings("ignore:codes of 1 bits")
 @pytest.mark.parametrize("n_bits", [1, 5, 8, 13, 100])
 def test_any_number_of_bits(n_bits: int) -> None:
     X, y = blobs()
@@ -403,3 +404,18 @@ def test_anchors_may_be_given(tmp_path: Path) -> None:
             SADIH(anchors=wrong).fit(X, y)
     with pytest.raises(NonFiniteError, match="anchors"):
         SADIH(anchors=np.full((3, 6), np.nan)).fit(X, y)
+
+
+def test_what_is_allowed_and_probably_not_meant_is_warned_of() -> None:
+    X, y = blobs(60, 6, 5)
+    with pytest.warns(Advice, match=r"codes of 2 bits tell 4 classes apart.* n_bits=3 or more"):
+        fitted(X, y, 2)
+    with pytest.warns(Advice, match="each of the 60 classes has one row"):
+        fitted(X, np.arange(60))
+    model = fitted(X, y)
+    found = np.concatenate([X[:9], X[:20] + 0.5])
+    with pytest.warns(Advice, match=r"9 of 29 queries.*the model has learned from"):
+        evaluate_model(model, (found, np.concatenate([y[:9], y[:20]])), class_folds=0)
+    evaluate_model(model, (X + 0.5, y), class_folds=0)  # warnings are errors
+    with pytest.raises(InputError, match=r"1D array of 6 values .*X\.reshape\(1, -1\) is one row"):
+        model.transform(X[0])

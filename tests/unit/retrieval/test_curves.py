@@ -238,6 +238,8 @@ def test_of_many_queries_some_are_drawn_always_the_same_ones() -> None:
     assert np.all(np.diff(drawn) > 0)
     assert abs(drawn.mean() - 499.5) < 5 * 1000 / math.sqrt(12 * 100)
     np.testing.assert_array_equal(drawn, sample_queries(1000, 100))
+    more = sample_queries(1010, 100)  # queries that were added take the places of a few
+    assert len(np.setdiff1d(more, drawn)) == np.count_nonzero(more >= 1000) < 10
     for everything in (None, 0, 1000, 2000):
         np.testing.assert_array_equal(sample_queries(1000, everything), np.arange(1000))
     with pytest.raises(InputError, match="max_queries is -1"):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sadih_dask.errors import ConflictError, FormatError, IntegrityError, RunBusyError, SadihError
-from sadih_dask.runs import directory as directories
-from sadih_dask.runs.directory import Artefact, RunDirectory, is_run_directory, key_of
+from sadih_dask.runs.artefact import Artefact, checked_json, key_of
+from sadih_dask.runs.directory import RunDirectory, is_run_directory
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -373,7 +373,7 @@ def test_a_stage_whose_record_leads_elsewhere_is_done_again(
 ) -> None:
     found = artefact(directory, "fit", "a")
     done = {**(found.done() or {}), **change}
-    directory.files.write(f"{found.folder}/done.json", [directories._checked_json(done)])
+    directory.files.write(f"{found.folder}/done.json", [checked_json(done)])
     assert found.done() is None
 
 

@@ -74,7 +74,8 @@ def test_words_and_numbers_on_the_command_line(written: Path, text: str, value: 
 
 
 def test_every_parameter_of_the_estimator_can_be_set() -> None:
-    fields = set(Settings.model_fields["model"].annotation.model_fields) - {"method", "search"}
+    policies = {"method", "search", "refresh", "min_gain"}
+    fields = set(Settings.model_fields["model"].annotation.model_fields) - policies
     assert fields == set(ALL_PARAMETERS) >= set(SADIH().get_params())
 
 
@@ -170,6 +171,7 @@ def test_a_gate_needs_queries(tmp_path: Path) -> None:
     path = tmp_path / "pipeline.toml"
     path.write_text(FILES)
     assert "[gate] needs queries" in refused(path, "gate.map_min=0.5")
+    assert "[model] needs queries" in refused(path, "model.refresh=when-better")
     assert load(path, ["gate.map_min=0.5", "source.hold_out=0.1"], {}).gate.is_set
     both = ("source.hold_out=0.1", "source.queries.features=q.npy")
     assert "exclude each other" in refused(path, *both)
