@@ -85,7 +85,7 @@ def search(
     better, as "asymmetric"), as exactly, and costs a little more. Distances are then sums of the
     weights of the bits that differ, which are 1 on average.
 
-    ``where`` confines the search to some rows, exactly and in proportion faster: a mapping from
+    ``where`` confines the search to some rows, exactly, and compares no others: a mapping from
     "label" or "id" of a code store to a value, several of which any will do, or a range of whole
     numbers; rows must meet all of its conditions. Or it is one truth value for each row. Fewer than
     ``k`` such rows are all found.

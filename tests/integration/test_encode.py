@@ -71,7 +71,7 @@ def test_a_store_without_ids_and_class_numbers_with_gaps(tmp_path: Path) -> None
     store = FeatureStore.create(tmp_path / "s", X, y)
     model = SADIH(**FAST, anchors=None).fit(store)
     codes = model.encode(store, tmp_path / "c", learned=True)
-    assert codes.arrays == ("codes",)
+    assert codes.arrays == ("codes", "labels")
     np.testing.assert_array_equal(codes.read("codes"), model.learned_codes(y))
     strange = FeatureStore.create(tmp_path / "t", X, np.where(np.arange(len(y)) == 4321, 5, y))
     with pytest.raises(LabelError, match="row 4321 has a label set that no learned row had"):
