@@ -184,16 +184,6 @@ class AskedRows:
                 f"{type(model).__name__} learns no codes of labels, and {self.absent['fresh']}: "
                 "there is nothing to look queries up among; pass a database"
             )
-        if (n_known := self._n_known) > 1:
-            drawn_of = f"{len(self._fresh.features):,} queries"
-            warnings.warn(
-                Advice(
-                    f"{n_known:,} of {drawn_of} that were looked at, or more, are rows that the "
-                    "model has learned from: it finds them better than it will find new ones. Hold "
-                    "queries out before fitting"
-                ),
-                stacklevel=2,
-            )
         drawn, packed, query_labels = self._asked(model)
         n_queries, n_bits = len(packed), model.hash_function_.n_bits
 
@@ -212,6 +202,16 @@ class AskedRows:
             with reporting(nobody):  # it takes no time beside the rows of a database
                 found["learned"] = summary(compare(label_codes, held, packed, asked, counts, drawn))
         counted = counted or self.count(model, codes, progress=progress)
+        if (n_known := self._n_known) > 1:
+            drawn_of = f"{len(self._fresh.features):,} queries"
+            warnings.warn(
+                Advice(
+                    f"{n_known:,} of {drawn_of} that were looked at, or more, are rows that the "
+                    "model has learned from: it finds them better than it will find new ones. Hold "
+                    "queries out before fitting"
+                ),
+                stacklevel=2,
+            )
         if counted is not None:
             found["encoded"] = summary(counted.histograms)
         experiments = {

@@ -117,10 +117,10 @@ def test_no_more_is_read_or_written_than_the_limit(
 
 def test_the_commands(tmp_path: Path, s3: Any, here: Here) -> None:
     """Everything lies in a bucket: rows, the model, codes."""
-    X, y = rows(700)
+    X, y = rows(750)
     url, target = "s3://bucket/run/s.zarr", "s3://bucket/run/m.sadih"
     FeatureStore.create(url, X[:600], y[:600], chunk_rows=128)
-    FeatureStore.create("s3://bucket/run/q.zarr", X[600:], y[600:], chunk_rows=128)
+    FeatureStore.create("s3://bucket/run/q.zarr", X[650:], y[650:], chunk_rows=128)
     out, _ = here("fit", url, target, *WORDS, "-q")
     assert out.startswith(f"{target}: 16 bits from 600 rows (600 read now, 0 known before)")
     assert "has learned from all 600 rows already" in here("fit", url, target, *WORDS, "-q")[0]

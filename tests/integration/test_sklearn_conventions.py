@@ -84,6 +84,7 @@ def test_a_clone_of_a_loaded_model_learns_the_same(tmp_path: Any) -> None:
     same_model(clone(SADIH.load(tmp_path / "model")).fit(X, y), fitted, X)
 
 
+@pytest.mark.filterwarnings("ignore:codes of 1 bits tell 2 classes apart")
 def test_grid_search_with_the_default_scorer() -> None:
     X, y = blobs(120, 4, 4)
     grid = {"n_bits": [1, 16], "encoder": ["ridge", "orthogonal"]}

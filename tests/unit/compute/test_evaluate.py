@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate, evaluate_model
-from sadih_dask.errors import InputError, LabelError
+from sadih_dask.errors import Advice, InputError, LabelError
 from sadih_dask.model.evaluation import AskedRows
 from sadih_dask.retrieval.evaluation import Evaluation, sample_queries
 from tests.support import rankings
@@ -264,7 +264,8 @@ def test_classes_that_stores_do_not_have(classes: np.ndarray) -> None:
     y = rng.integers(0, 2, 100)
     X = rng.standard_normal((100, 4)) + 3 * y[:, None]
     model = SADIH(n_bits=8, anchors=None).fit(X, classes[y])
-    found = evaluate_model(model, (X, classes[y]), (X, classes[y]))
+    with pytest.warns(Advice, match="100 of 100 queries .* that the model has learned from"):
+        found = evaluate_model(model, (X, classes[y]), (X, classes[y]))
     assert found.fresh.map == pytest.approx(model.score(X, classes[y]))
 
 

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.compute.memory import plan_scan
-from sadih_dask.errors import InputError, LabelError, MemoryPlanError
+from sadih_dask.errors import Advice, InputError, LabelError, MemoryPlanError
 from sadih_dask.model.cross_validation import SADIHCV
 from sadih_dask.model.scanning import Folding, draw_folds, scan_folds
 from tests.support.datasets import Array, blobs, rows, tagged_blobs
@@ -373,7 +373,10 @@ def test_folds_that_leave_nothing_to_tell_apart() -> None:
 
 def test_queries_without_anything_relevant() -> None:
     X = np.random.default_rng(0).normal(size=(6, 3))
-    with pytest.raises(LabelError, match=r"none of the 0 queries of fold \d shares a label"):
+    with (
+        pytest.warns(Advice, match="each of the 6 classes has one row"),
+        pytest.raises(LabelError, match=r"none of the 0 queries of fold \d shares a label"),
+    ):
         search(n_folds=2).fit(X, np.arange(6))
 
 

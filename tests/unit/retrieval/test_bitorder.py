@@ -120,6 +120,7 @@ def test_a_mix_that_cannot_be_told_is_refused(model: SADIH, stores: dict[str, Co
             evaluate(database, queries, Y, Y)
 
 
+@pytest.mark.filterwarnings("ignore:90 of 90 queries")
 def test_a_model_is_evaluated_with_codes_in_either_order(
     model: SADIH, stores: dict[str, CodeStore], tmp_path: Path
 ) -> None:
