@@ -3,12 +3,14 @@
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import pytest
+from distributed import Client
 from sklearn.datasets import load_digits
 
 import sadih_dask
@@ -36,11 +38,13 @@ def run(page: Path, known: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A place with the store that pages have made with commands before."""
     monkeypatch.chdir(tmp_path)
     FeatureStore.create("s.zarr", *load_digits(return_X_y=True), chunk_rows=999)
-    return tmp_path
+    yield tmp_path
+    with suppress(ValueError):  # nobody has left a client, and its cluster, open
+        Client.current().close()
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_model(client: Client, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     y = rng.integers(0, 3, 3000)
     X = rng.standard_normal((3000, 6)) + 2 * rng.standard_normal((3, 6))[y]
-    rows = FeatureStore.create(tmp_path / "f", X, y, chunk_rows=400)
+    rows = FeatureStore.create(tmp_path / "f", X[100:], y[100:], chunk_rows=400)
     queries = FeatureStore.create(tmp_path / "q", X[:100], y[:100])
     model = SADIH(n_bits=10, anchors=20, block_rows=256).fit(rows)
     expected = evaluate_model(model, queries, rows)
