@@ -7,6 +7,7 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from tests.support.datasets import Array
 from tests.support.models import same_bits
 
 sizes = st.integers(1, 130)
+pytestmark = pytest.mark.filterwarnings("ignore::sadih_dask.errors.Advice")  # odd rows are meant
 
 
 @st.composite
