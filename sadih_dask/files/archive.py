@@ -79,17 +79,18 @@ def write_archive(
 def read_archive(
     url: str | os.PathLike[str],
     kind: str,
-    *versions: int,
+    version: int,
+    *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Read an archive of a kind and one of these versions; nothing that it holds goes unchecked."""
+    """Read an archive of a kind and version; nothing that it holds goes unchecked."""
     place = locate(url, storage_options)
     source = str(place)
     with place.open() as file:
         try:
             size = file.seek(0, os.SEEK_END)
             with zipfile.ZipFile(file) as archive:
-                return _read_members(archive, size, source, kind, versions)
+                return _read_members(archive, size, source, kind, version)
         except SadihError:
             raise
         except _DAMAGE as error:
@@ -100,14 +101,14 @@ def read_archive(
 
 
 def _read_members(
-    archive: zipfile.ZipFile, size: int, source: str, kind: str, versions: tuple[int, ...]
+    archive: zipfile.ZipFile, size: int, source: str, kind: str, version: int
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     members = {info.filename: info for info in archive.infolist()}
     if META not in members:
         raise FormatError(f"{source} is not a {kind}: it has no member {META}")
     _check_sizes(archive, size, source)
     meta = json.loads(archive.read(META))
-    _check_head(meta, source, kind, versions)
+    _check_head(meta, source, kind, version)
     arrays = meta.pop("arrays", None)
     if not isinstance(arrays, list):
         raise FormatError(f"{source}: {META} does not list the arrays. Write the file anew")
@@ -142,15 +143,14 @@ def _check_sizes(archive: zipfile.ZipFile, size: int, source: str) -> None:
         )
 
 
-def _check_head(meta: Any, source: str, kind: str, versions: tuple[int, ...]) -> None:
+def _check_head(meta: Any, source: str, kind: str, version: int) -> None:
     found = meta.get("kind") if isinstance(meta, dict) else None
     if found != kind:
         raise FormatError(f"{source} holds {found!r}; expected {kind!r}")
-    if meta.get("format_version") not in versions:
+    if meta.get("format_version") != version:
         raise FormatError(
             f"{source} has format version {meta.get('format_version')}; this release reads "
-            f"version {' and '.join(map(str, versions))}. Use the release that wrote it, or write "
-            "it anew"
+            f"version {version}. Use the release that wrote it, or write it anew"
         )
 
 

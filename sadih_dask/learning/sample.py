@@ -56,12 +56,6 @@ class Sample:
             rows = rows[np.argsort(keys[rows], kind="stable")]
         return cls(keys[rows], np.take(features, rows, axis=0), group[rows], limit, size)
 
-    @classmethod
-    def empty(cls, width: int) -> Sample:
-        """No rows of so many columns, and none to come: nothing is known of those before."""
-        nothing = np.zeros(0, np.uint64), np.zeros((0, width)), np.zeros(0, np.int64)
-        return cls(*nothing, np.uint64(0))
-
     def __len__(self) -> int:
         return len(self.keys)
 
@@ -119,10 +113,8 @@ class Sample:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], n_groups: int, width: int) -> Sample:
         """The same sample again; ValueError or KeyError if it cannot be one of such rows."""
-        keys, features, group, limit = (
-            arrays[name] for name in ("keys", "features", "group", "limit")
-        )
-        size = arrays.get("size", np.array(KEPT_ROWS, np.int64))  # which older files do not have
+        names = "keys", "features", "group", "limit", "size"
+        keys, features, group, limit, size = (arrays[name] for name in names)
         kinds = [array.dtype.str[1:] for array in (keys, group, limit, size)]
         kinds.append(features.dtype.kind)
         if kinds != ["u8", "i8", "u8", "i8", "f"] or limit.shape or size.shape:

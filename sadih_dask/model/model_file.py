@@ -14,8 +14,7 @@ import numpy as np
 from sadih_dask.compute.reduction import part_of
 from sadih_dask.errors import FormatError
 from sadih_dask.files.archive import read_archive, write_archive
-from sadih_dask.learning.classes import Vocabulary
-from sadih_dask.learning.encoders import SHARPNESS, HashFunction, Opening
+from sadih_dask.learning.encoders import HashFunction, Opening
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.objective import Objective, Record, Trace
@@ -26,7 +25,6 @@ from sadih_dask.types import Array, Bytes
 
 KIND = "sadih-model"
 VERSION = 4
-READABLE = (2, 3, VERSION)
 STATISTICS = ("counts", "mean", "sums", "gram")
 
 
@@ -132,7 +130,7 @@ def read_model(
     url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> Model:
     """Read a model file; what does not fit together is an error, not a surprise later."""
-    meta, arrays = read_archive(url, KIND, *READABLE, storage_options=storage_options)
+    meta, arrays = read_archive(url, KIND, VERSION, storage_options=storage_options)
     try:
         _check_dtypes(arrays)
         model = _assemble(meta, arrays)
@@ -146,17 +144,14 @@ def read_model(
 
 def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
     classes = arrays["classes"]
-    if names := meta.get("class_names"):  # version 2: where classes were the numbers of a store
-        classes = Vocabulary.of_names(names).values[classes]
     groups = LabelGroups(arrays["groups.indptr"], arrays["groups.indices"], len(classes))
     anchor_map = None
     if "anchors" in arrays:
         anchor_map = AnchorMap(arrays["anchors"], arrays["anchors.centre"], float(meta["sigma"]))
     statistics = None
     if "statistics.gram" in arrays:
-        width, sampled = len(arrays["projection"]), part_of(arrays, "sample")
-        # Models of versions 2 and 3 have no sample, and what they are solved to is not judged.
-        sample = Sample.from_arrays(sampled, len(groups), width) if sampled else Sample.empty(width)
+        width = len(arrays["projection"])
+        sample = Sample.from_arrays(part_of(arrays, "sample"), len(groups), width)
         counts, mean, sums, gram = (arrays[f"statistics.{name}"] for name in STATISTICS)
         statistics = Statistics(groups, counts, mean, sums, gram, sample)
     opening = None
@@ -170,7 +165,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
         for restart, iteration, step, terms in meta["trace"]["records"]
     )
     return Model(
-        method=str(meta.get("method", "sadih")),
+        method=str(meta["method"]),
         parameters=dict(meta["parameters"]),
         seed=int(meta["seed"]),
         n_features_in=int(meta["n_features_in"]),
@@ -184,7 +179,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
             arrays["projection"],
             arrays["offset"],
             arrays.get("mixture"),
-            float(meta.get("sharpness", SHARPNESS)),
+            float(meta["sharpness"]),
             opening,
         ),
         trace=Trace(records, int(meta["trace"]["best"]), int(meta["trace"]["kept_iteration"])),

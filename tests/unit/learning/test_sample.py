@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sadih_dask.errors import InputError
-from sadih_dask.learning.sample import KEPT_ROWS, Sample, row_keys
+from sadih_dask.learning.sample import Sample, row_keys
 from sadih_dask.learning.statistics import Statistics, merge_in_order
 
 of_block = partial(Statistics.of_block, sample_rows=20)
@@ -115,8 +115,6 @@ def test_arrays_that_are_no_sample(name: str, value: Any) -> None:
     again = Sample.from_arrays(arrays, 5, 4)
     np.testing.assert_array_equal(again.features, arrays["features"])
     assert again.size == 20
-    old = {part: array for part, array in arrays.items() if part != "size"}
-    assert Sample.from_arrays(old, 5, 4).size == KEPT_ROWS
     with pytest.raises(ValueError, match="sampled rows"):
         Sample.from_arrays({**arrays, name: value}, 5, 4)
 

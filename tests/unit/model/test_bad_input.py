@@ -14,7 +14,6 @@ from sklearn.exceptions import NotFittedError
 
 from sadih_dask import SADIH
 from sadih_dask.errors import DtypeError, InputError, LabelError, NonFiniteError, SadihError
-from sadih_dask.learning.sample import Sample
 from tests.support.datasets import blobs, tagged_blobs
 from tests.support.models import QUICK
 
@@ -284,8 +283,9 @@ def test_a_gram_matrix_that_no_rows_have_is_an_error_with_words() -> None:
     labels = np.arange(40) % 2
     rows = np.column_stack([along, along + 0.1 * across])
     fitted = model(ridge=0.0).fit(rows, labels)
-    # A model of an earlier format has no rows to compare with.
-    fitted.statistics_ = replace(fitted.statistics_, sample=Sample.empty(2))
+    sample = fitted.statistics_.sample  # without rows to compare with
+    nothing = replace(sample.take(slice(0, 0)), limit=np.uint64(0))
+    fitted.statistics_ = replace(fitted.statistics_, sample=nothing)
     turned = rows[:12] * [0.5, -0.5]  # no column scatters too much, but a direction does
     with pytest.raises(InputError, match=r"negative eigenvalues.*never been put in"):
         fitted.forget(turned, labels[:12])

@@ -13,9 +13,7 @@ import scipy.sparse as sp
 
 from sadih_dask import SADIH, FeatureStore, evaluate
 from sadih_dask.errors import LabelError
-from sadih_dask.files.archive import read_archive, write_archive
 from sadih_dask.model.evaluation import evaluate_model
-from sadih_dask.model.model_file import KIND, VERSION
 from tests.support.datasets import blobs, tagged_blobs
 from tests.support.models import QUICK, same_bits
 
@@ -282,17 +280,3 @@ def test_a_store_of_numbers_takes_no_names(tmp_path: Path) -> None:
 
 
 # --- files -------------------------------------------------------------------------------------
-
-
-def test_models_of_the_version_before_are_read(tmp_path: Path) -> None:
-    store = FeatureStore.create(tmp_path / "s", X, Y, class_names=["eel", "cat", "dog"])
-    found = model().fit(store)
-    found.save(tmp_path / "m")
-    meta, arrays = read_archive(tmp_path / "m", KIND, VERSION)
-    del meta["kind"], meta["format_version"]
-    arrays["classes"] = np.arange(3)
-    meta["class_names"] = ["eel", "cat", "dog"]
-    write_archive(tmp_path / "old", KIND, 2, meta, arrays)
-    loaded = SADIH.load(tmp_path / "old")
-    assert loaded.classes_.tolist() == ["eel", "cat", "dog"]
-    same_bits(loaded, found, tmp_path)

@@ -16,8 +16,6 @@ import scipy.sparse as sp
 
 from sadih_dask import SADIH
 from sadih_dask.errors import InputError
-from sadih_dask.files.archive import read_archive, write_archive
-from sadih_dask.model.model_file import KIND, VERSION
 from tests.support.datasets import blobs, tagged_blobs
 from tests.support.models import QUICK, same_model
 
@@ -213,23 +211,3 @@ def test_a_folder_that_does_not_exist(tmp_path: Path, small: SADIH) -> None:
         small.save(tmp_path / "nowhere" / "model")
     with pytest.raises(FileNotFoundError, match=r"nowhere.*does not exist"):
         SADIH.load(tmp_path / "nowhere")
-
-
-def test_models_without_sampled_rows_are_read_and_solved(tmp_path: Path) -> None:
-    """Format version 3: nothing to choose by, so what was not asked for is not chosen."""
-    X, y = blobs(60)
-    fitted = SADIH(n_bits=8, anchors=None, **QUICK).fit(X, y)
-    fitted.save(tmp_path / "m")
-    meta, arrays = read_archive(tmp_path / "m", KIND, VERSION)
-    kept = {name: a for name, a in arrays.items() if not name.startswith("sample.")}
-    for name in ("format_version", "kind", "arrays", "sharpness"):
-        meta.pop(name, None)
-    for name in ("sharpness", "openness"):
-        meta["parameters"].pop(name)
-    write_archive(tmp_path / "old", KIND, 3, meta, kept)
-    found = SADIH.load(tmp_path / "old")
-    assert found.statistics_ is not None
-    assert len(found.statistics_.sample) == 0
-    found.partial_fit(X + 0.01, y)
-    assert found.hash_function_.opening is None
-    assert found.score(X, y) > 0.9
