@@ -85,7 +85,7 @@ def fit(
     n_new, n_loaded = store.n_rows if change is None else change.n_new, 0
     n_anchors = 0
     if change is not None and (anchors := model.anchor_map_) is not None:
-        gone = (store.take_deleted("features", *place) for place in change.places)
+        gone = (store.take_deleted("features", *lost) for lost in change.places)
         n_anchors = sum(anchors.count_among(rows) for rows in gone)
     if change is None or not change.is_empty or overwrite or not place.is_file():
         place.check()

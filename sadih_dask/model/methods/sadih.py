@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from sadih_dask.model.estimator import Hasher, Learned
-from sadih_dask.model.parameters import PARAMETERS
 from sadih_dask.model.scanning import Scanned
 from sadih_dask.model.solve import learn
 from sadih_dask.retrieval.codes import pack
 from sadih_dask.types import Array, EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
 
 
+@dataclass(eq=False, repr=False)
 class SADIH(Hasher):
     """Semantic-aware discrete hashing: binary codes whose Hamming distance follows labels.
 
@@ -73,50 +72,22 @@ class SADIH(Hasher):
     """
 
     method: ClassVar = "sadih"
-    PARAMETERS: ClassVar = PARAMETERS
 
-    def __init__(
-        self,
-        n_bits: int = 64,
-        *,
-        loss: Loss = "l21",
-        solver: SolverKind = "exact",
-        start: StartKind = "separated",
-        encoder: EncoderKind | Literal["auto"] = "auto",
-        anchors: int | Array | None = 1000,
-        sigma: float | None = None,
-        alpha: float = 0.01,
-        beta: float = 0.01,
-        gamma: float = 1e-3,
-        ridge: float | Literal["auto"] = "auto",
-        sharpness: float | Literal["auto"] = "auto",
-        openness: float | Literal["auto"] = "auto",
-        similarity: SimilarityKind = "shared-label",
-        max_iter: int = 10,
-        tol: float = 1e-5,
-        n_init: int | Literal["auto"] = "auto",
-        block_rows: int = 8192,
-        random_state: int | np.random.Generator | None = 0,
-    ) -> None:
-        self.n_bits = n_bits
-        self.loss = loss
-        self.solver = solver
-        self.start = start
-        self.encoder = encoder
-        self.anchors = anchors
-        self.sigma = sigma
-        self.alpha = alpha
-        self.beta = beta
-        self.gamma = gamma
-        self.ridge = ridge
-        self.sharpness = sharpness
-        self.openness = openness
-        self.similarity = similarity
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_init = n_init
-        self.block_rows = block_rows
-        self.random_state = random_state
+    loss: Loss = "l21"
+    solver: SolverKind = "exact"
+    start: StartKind = "separated"
+    encoder: EncoderKind | Literal["auto"] = "auto"
+    anchors: int | Array | None = 1000
+    alpha: float = 0.01
+    beta: float = 0.01
+    gamma: float = 1e-3
+    ridge: float | Literal["auto"] = "auto"
+    sharpness: float | Literal["auto"] = "auto"
+    openness: float | Literal["auto"] = "auto"
+    similarity: SimilarityKind = "shared-label"
+    max_iter: int = 10
+    tol: float = 1e-5
+    n_init: int | Literal["auto"] = "auto"
 
     def _solve(self, scanned: Scanned) -> Learned:
         solution, function = learn(
