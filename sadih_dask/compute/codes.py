@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import index
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -206,7 +207,7 @@ def _accepted(store: CodeStore, column: str, given: Any) -> tuple[str, Array | r
     if named:
         return array, _class_numbers(store, values)
     try:
-        numbers = np.array(values, kind) if kind in "SU" else np.array([int(v) for v in values])
+        numbers = np.array(values, kind) if kind in "SU" else _whole(values)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(
             f"{column} {values[0]!r}: {store.url} has "
@@ -216,6 +217,11 @@ def _accepted(store: CodeStore, column: str, given: Any) -> tuple[str, Array | r
     if array == "label_bits" and not 0 <= numbers.min() <= numbers.max() < n_labels:
         raise InputError(f"{store.url} has labels 0 to {n_labels - 1}, got {given!r}")
     return array, numbers
+
+
+def _whole(values: list[Any]) -> Ints:
+    """Whole numbers, or what a command line says of them; none is rounded."""
+    return np.array([int(v) if isinstance(v, str | bytes) else index(v) for v in values], np.int64)
 
 
 def _class_numbers(store: CodeStore, values: list[Any]) -> Ints:

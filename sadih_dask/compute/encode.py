@@ -42,7 +42,7 @@ from sadih_dask.retrieval.codes import n_bytes
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.codes import CodeWriter
 from sadih_dask.stores.columns import MAX_ID_BYTES, fitting
-from sadih_dask.stores.coverage import Coverage
+from sadih_dask.stores.coverage import Coverage, Difference
 from sadih_dask.stores.root import short_hash
 from sadih_dask.stores.segment import Digests
 from sadih_dask.types import Array, BitOrder, Bytes, Floats, Ints
@@ -202,17 +202,18 @@ def write_codes(
     """
     protocol = "learned" if encoder.array == "labels" else "encoded"
     found = None if overwrite else _codes_of(url, model, protocol, bitorder)
-    seen = None if found is None else coverage_of(found)
-    change = None if seen is None else seen.difference(store)
+    change = None if found is None else change_since(found, store)
     # Codes that were written without labels stay without
     kept = "labels" in store.arrays and (found is None or change is None or found.labelled)
-    arrays = ("features", "labels") if kept and encoder.array == "features" else (encoder.array,)
+    arrays = [encoder.array, *("labels",) * (kept and encoder.array == "features")]
+    arrays += [name for name in ("ids",) if name in store.arrays]
     coverage = Coverage.of(store, arrays, redact(store.url))
     properties: dict[str, Any] = {"protocol": protocol, "covers": coverage.to_json()}
     if kept and store.class_names:
         properties["class_names"] = list(store.class_names)
     if found is not None and change is not None:
-        if change.is_empty:
+        renamed = kept and found.class_names != store.class_names
+        if change.is_empty and not renamed:
             return found, 0
         if not change.n_new:
             return found.revise(properties, change.deleted), 0
@@ -221,6 +222,7 @@ def write_codes(
             change.n_new, model=model, properties=properties, drop=change.deleted, key=key
         )
     else:
+        seen = None if found is None else coverage_of(found)
         if found is not None and (seen is None or seen.store != store.uid):
             raise ConflictError(
                 f"{found.url} holds codes of other rows than those of {store.url}",
@@ -346,6 +348,17 @@ def coverage_of(codes: CodeStore) -> Coverage | None:
         return Coverage.from_json(codes.properties["covers"])
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def change_since(codes: CodeStore, store: FeatureStore) -> Difference | None:
+    """What has changed in a store since its rows were encoded.
+
+    None if the codes cannot be caught up with it: also where rows have other ids, or have ids now.
+    """
+    seen = coverage_of(codes)
+    if seen is None or len({"ids" in held.arrays for held in (codes, seen, store)}) > 1:
+        return None
+    return seen.difference(store)
 
 
 def _encode_block(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sadih_dask.compute.encode import coverage_of
+from sadih_dask.compute.encode import change_since
 from sadih_dask.compute.run import heard_in
 from sadih_dask.errors import FormatError, IncompleteError, SadihError
 from sadih_dask.model.estimator import Hasher
@@ -58,10 +58,9 @@ def _begin_with(
         try:
             found = CodeStore.open(candidate)
             kind = found.model, found.bitorder, found.properties.get("protocol")
-            covered = coverage_of(found)
-            if kind != (model.fingerprint_, bitorder, "encoded") or covered is None:
+            if kind != (model.fingerprint_, bitorder, "encoded"):
                 continue
-            if covered.difference(store) is not None and not _is_store(url):
+            if change_since(found, store) is not None and not _is_store(url):
                 found.clone(url)
                 return
         except (SadihError, OSError) as error:

@@ -235,19 +235,24 @@ class Export(Stage):
                 former=former and former[0],
             )
             size = (folder / INDEX).stat().st_size
-        arrays = tuple(name for name in ("codes", "ids") if name in context.codes.arrays)
-        covers = Coverage.of(context.codes, arrays).to_json()
+        covers = Coverage.of(context.codes, self._arrays(context)).to_json()
         n_kept = 0 if former is None else former[1]
         rows = {"rows": context.codes.n_rows - n_kept, "rows_kept": n_kept}
         return Made({"form": said.model_dump(), "covers": covers}, {**rows, "bytes": size})
+
+    @staticmethod
+    def _arrays(context: Context) -> tuple[str, ...]:
+        """What an index is made of."""
+        return tuple(name for name in ("codes", "ids") if name in context.codes.arrays)
 
     def _former(self, context: Context) -> tuple[bytes, int] | None:
         """The index of the latest run and its rows, if codes were only added to them since."""
         found, said = context.former(self.name), context.settings.export
         if found is None or found[1].get("form") != said.model_dump() or not grows(said.index):
             return None
-        change = Coverage.from_json(found[1]["covers"]).difference(context.codes)
-        if change is None or len(change.deleted):
+        covered = Coverage.from_json(found[1]["covers"])
+        change = covered.difference(context.codes)
+        if covered.arrays != self._arrays(context) or change is None or len(change.deleted):
             return None
         data = found[0].read_intact(INDEX)
         return None if data is None else (data, change.first_new)

@@ -18,7 +18,7 @@ from sadih_dask.stores import columns as row_ids
 from sadih_dask.stores import commit as commits
 from sadih_dask.stores.columns import check_lengths, check_names, prepare_bytes, prepare_labels
 from sadih_dask.stores.features import SCHEMA as FEATURE_SCHEMA
-from sadih_dask.stores.features import numbered
+from sadih_dask.stores.features import longer, numbered
 from sadih_dask.stores.reader import Snapshot
 from sadih_dask.stores.root import Column, Root, Schema, short_hash
 from sadih_dask.stores.segment import Digests, Rows
@@ -178,13 +178,15 @@ class CodeStore(Store):
         n_new: int,
         *,
         model: str,
+        class_names: Sequence[str] | None = None,
         properties: Mapping[str, Any] | None = None,
         drop: Ints | None = None,
         key: str | None = None,
     ) -> CodeWriter:
         """Begin to add codes behind the last one, all or none; they must be of the store's model.
 
-        `drop` are rows that go in the same commit; then the store must still be in this state.
+        `class_names` may continue the list that the store has; `properties` replace others. `drop`
+        are rows that go in the same commit; then the store must still be in this state.
         """
         if model != self.model:
             raise InputError(
@@ -192,7 +194,7 @@ class CodeStore(Store):
                 "two models cannot be compared, so write a store of its own for each"
             )
         files, absorb = self._snapshot.files, drop is None or not len(drop)
-        amend = self._revision(properties or {}, drop)
+        amend = self._revision(properties or {}, drop, class_names)
         return CodeWriter._begin(files, self._root, n_new, "append", key, amend, absorb=absorb)
 
     def revise(self, properties: Mapping[str, Any], drop: Ints) -> CodeStore:
@@ -202,14 +204,23 @@ class CodeStore(Store):
         root = commits.update(files, SCHEMA, KIND, lambda root: root.committed(**amend(root)))
         return CodeStore(Snapshot(files, root))
 
-    def _revision(self, properties: Mapping[str, Any], drop: Ints | None) -> commits.Amend:
+    def _revision(
+        self,
+        properties: Mapping[str, Any],
+        drop: Ints | None,
+        class_names: Sequence[str] | None = None,
+    ) -> commits.Amend:
         def amend(root: Root) -> dict[str, Any]:
             if root.properties["model"] != self.model:
                 raise ConflictError(
                     f"{self.url} has been overwritten by codes of model "
                     f"{root.properties['model']!r}, these are of {self.model!r}; nothing was added"
                 )
-            changes: dict[str, Any] = {"properties": {**root.properties, **properties}}
+            merged = {**root.properties, **properties}
+            if class_names:
+                there = root.properties.get("class_names", [])
+                merged["class_names"] = longer(self.url, there, list(class_names))
+            changes: dict[str, Any] = {"properties": merged}
             if drop is None or not len(drop):
                 return changes
             if root.commit != self.commit:
@@ -233,8 +244,7 @@ class CodeStore(Store):
         """Add codes behind the last one, all or none; they must come from the store's model."""
         labels, names = numbered(self.url, labels, None, self)
         rows = _prepare(self._root, self.url, (codes, ids, labels), 0)
-        properties = {"class_names": list(names)} if names else {}
-        writer = self.extend(check_lengths(dict(rows)), model=model, properties=properties)
+        writer = self.extend(check_lengths(dict(rows)), model=model, class_names=names)
         with writer.all_or_nothing():
             writer._fill(lambda _, i, j: {name: array[i:j] for name, array in rows.items()})
             self._snapshot = Snapshot(self._snapshot.files, writer._finalise())

@@ -259,7 +259,7 @@ class FeatureStore(Store):
                 admit(FeatureStore(Snapshot(files, root)))
             merged = {**root.properties, **changed}
             if names is not None:
-                merged["class_names"] = _longer(self.url, root.properties["class_names"], names)
+                merged["class_names"] = longer(self.url, root.properties["class_names"], names)
             return {"properties": merged}
 
         def amend(root: Root) -> dict[str, Any]:
@@ -422,7 +422,7 @@ def _label_dtype(labels: Any) -> str:
     return np.dtype(labels.dtype).newbyteorder("=").name
 
 
-def _longer(url: str, there: list[str], given: list[str]) -> list[str]:
+def longer(url: str, there: list[str], given: list[str]) -> list[str]:
     """Return the names of both, where one list continues the other."""
     shorter = min(len(there), len(given))
     if there[:shorter] != given[:shorter]:

@@ -10,7 +10,8 @@ import pytest
 import scipy.sparse as sp
 
 from sadih_dask import SADIH, CodeStore, FeatureStore, search
-from sadih_dask.errors import InputError, LabelError
+from sadih_dask.errors import ConflictError, InputError, LabelError
+from sadih_dask.jobs.encode import encode
 from sadih_dask.jobs.search import Queries, look_up
 from tests.support.rankings import naive_distances, random_codes
 
@@ -135,6 +136,43 @@ def test_encode_keeps_labels_beside_the_codes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.array(codes.class_names)[codes.read("labels")], y)
 
 
+def test_codes_follow_ids_and_class_names_that_change(tmp_path: Path) -> None:
+    X, y = RNG.standard_normal((60, 4)), np.arange(60) % 2
+    model = SADIH(n_bits=16, anchors=None, random_state=0).fit(X, y)
+
+    def encoded(ids: Any, names: list[str]) -> CodeStore:
+        options: dict[str, Any] = {"ids": ids, "class_names": names, "overwrite": True}
+        store = FeatureStore.create(tmp_path / "f", X, y, **options)
+        return encode(model, store, tmp_path / "c").codes
+
+    assert "ids" not in encoded(None, ["ant", "bee"]).arrays
+    np.testing.assert_array_equal(encoded(np.arange(60), ["ant", "bee"]).read("ids"), np.arange(60))
+    renamed = encoded(np.arange(60) + 7, ["bee", "ant"])
+    np.testing.assert_array_equal(renamed.read("ids"), np.arange(60) + 7)
+    assert encoded(np.arange(60) + 7, ["ant", "bee"]).class_names == ("ant", "bee")
+    assert "ids" not in encoded(None, ["ant", "bee"]).arrays
+
+
+def test_codes_of_an_earlier_run_are_taken_over_with_the_same_ids_only(tmp_path: Path) -> None:
+    X, y = RNG.standard_normal((60, 4)), np.arange(60) % 2
+    model = SADIH(n_bits=16, anchors=None, random_state=0).fit(X, y)
+    for k, ids in enumerate((None, np.arange(60), np.arange(60), -np.arange(60))):
+        store = FeatureStore.create(tmp_path / "f", X, y, ids=ids, overwrite=True)
+        done = encode(model, store, tmp_path / f"{k}", candidates=[str(tmp_path / f"{k - 1}")])
+        assert done.n_rows_encoded == (0 if k == 2 else 60)
+        if ids is not None:
+            np.testing.assert_array_equal(done.codes.read("ids"), ids)
+
+
+def test_two_who_append_new_classes_do_not_rename_each_others(tmp_path: Path) -> None:
+    store_of(tmp_path / "c", labels=np.array(NAMES)[LABELS])
+    one, two = CodeStore.open(tmp_path / "c"), CodeStore.open(tmp_path / "c")
+    one.append(CODES[:5], labels=["dog"] * 5, model="m")
+    with pytest.raises(ConflictError, match="numbers its classes"):
+        two.append(CODES[:5], labels=["eel"] * 5, model="m")
+    assert CodeStore.open(tmp_path / "c").class_names == (*NAMES, "dog")
+
+
 def test_codes_that_were_written_without_labels_stay_without(tmp_path: Path) -> None:
     X, y = RNG.standard_normal((60, 4)), np.arange(60) % 2
     model = SADIH(n_bits=16, anchors=None, random_state=0).fit(X, y)
@@ -172,6 +210,8 @@ def test_conditions_in_words(tmp_path: Path) -> None:
         ({"label": "dog"}, r"no class 'dog'; it has 'ant', 'bee, honey', 'cat'"),
         ({"tenant": 3}, r"no column 'tenant' to search by; it has \['id', 'label'\]"),
         ({"id": "x"}, "id 'x': .* whole numbers"),
+        ({"id": 3.7}, "id 3.7: .* whole numbers"),
+        ({"id": [2**63, 5]}, "whole numbers"),
         ({"label": []}, "no value of 'label'"),
         (np.ones(N, int), "array of int64 and shape"),
         (np.ones(N - 1, bool), "one truth value for each of 3,000 rows"),
