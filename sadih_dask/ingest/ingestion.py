@@ -145,9 +145,11 @@ def ingest(
         if in_place:
             form["foreign"] = _array_in_place(files, feed, form)
         if store is not None and mode == "create":
-            if known.fingerprint != record.fingerprint:
+            outside = not in_place and any(segment.foreign for segment in store.segments)
+            if outside or known.fingerprint != record.fingerprint:
+                which = " whose features lie outside of it" if outside else ""
                 raise ConflictError(
-                    f"{store.url} already holds a finished store of {store.n_rows} rows",
+                    f"{store.url} already holds a finished store of {store.n_rows} rows{which}",
                     remedy=Remedy(
                         "Add the rows to it with {}, or replace it with {}",
                         Argument("mode", "append"),

@@ -24,6 +24,7 @@ from sadih_dask.types import Array
 
 READ_ROWS = 1 << 14
 """Deleted rows that are read at once."""
+FORMER_CODES = "without the rows; their former codes are on disk until it is purged, too"
 NOT_REACHED = (
     "models, codes, indexes and other exports, reports and search results that are not named here",
     "copies and backups of the store",
@@ -102,7 +103,8 @@ def _examined(path: str, store: Store) -> Examined:
         codes = open_store(path)
         if isinstance(codes, CodeStore):
             _check(path, coverage_of(codes), store, "encode")
-            return Examined(path, "codes")
+            left = any(segment.deleted for segment in codes.segments) or codes.keeps_former
+            return Examined(path, "codes", remark=FORMER_CODES) if left else Examined(path, "codes")
     elif isinstance(store, FeatureStore) and path.endswith(".sadih"):
         model = load_model(path)
         _check(path, model.coverage_, store, "fit")
@@ -120,8 +122,7 @@ def _check(path: str, known: Coverage | None, store: FeatureStore, verb: str) ->
     """Refuse what has learned from the deleted rows, or was made of them."""
     change = None if known is None else known.difference(store)
     if change is None or len(change.deleted):
-        has = "cannot be compared with" if change is None else f"has {len(change.deleted)} rows of"
-        raise ConflictError(
-            f"{path} {has} {store.url} that are deleted there. Bring it up to date first (sadih "
-            f"{verb}); nothing was erased"
-        )
+        has = f"{path} cannot be compared with {store.url}, so it may have its deleted rows"
+        if change is not None:
+            has = f"{path} has {len(change.deleted)} rows of {store.url} that are deleted there"
+        raise ConflictError(f"{has}. Bring it up to date first (sadih {verb}); nothing was erased")

@@ -89,6 +89,8 @@ from sadih_dask.types import Ints
 
 logger = logging.getLogger(__name__)
 
+COMPACTION = "compact-"
+"""How the key of a segment begins that others are joined to."""
 SOURCES_LIMIT = 64 << 20
 Mode = Literal["create", "append", "overwrite"]
 Leaves = tuple[Leaf, ...]
@@ -476,7 +478,7 @@ def _join(
 ) -> Root:
     parts = [[segment.id, segment.deleted and segment.deleted.id] for segment in run]
     part = Snapshot(files, replace(root, segments=run))
-    key = f"compact-{short_hash(parts)}"
+    key = f"{COMPACTION}{short_hash(parts)}"
     plan = begin(files, schema, root, part.n_rows, "append", key, absorb=False)
     writer = replace(plan, root=root).writer(files)
     writer.begin()

@@ -160,6 +160,11 @@ class Pending:
     key: str
     by: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
 
+    @property
+    def absorbs(self) -> bool:
+        """Whether rows that were there before are written again, before the new ones."""
+        return ":" in self.key
+
 
 @dataclass(frozen=True)
 class Root:

@@ -590,13 +590,27 @@ class Store:
         """Join small segments, and drop the bytes of deleted rows; return the new state.
 
         `one_segment` joins all. `purge` also forgets every former state, so that nothing of a
-        deleted row is left in the store; who reads one of them is told so.
+        deleted row is left in the store; who reads one of them is told so. It is refused while
+        rows that were begun to be written have taken others up, which may be deleted by now.
         """
         files = self._snapshot.files
         place = (files, self.schema, self.kind)
+        if purge and (by := [p.by for p in self.refresh()._root.pending if p.absorbs]):
+            raise ConflictError(
+                f"{self.url}: {len(by)} additions were begun and not finished (by {by[0]}), and "
+                "have copies of rows, maybe of deleted ones. Finish them, or give them up (sadih "
+                "compact --abandon); nothing was erased"
+            )
         commits.compact(*place, everything=one_segment, progress=progress)
+        if purge:  # one that was killed may have copied rows that were deleted afterwards
+            commits.abandon(*place, lambda entry: entry.key.startswith(commits.COMPACTION))
         commits.collect(*place, keep=0 if purge else KEPT_GENERATIONS)
         return self.refresh()
+
+    @property
+    def keeps_former(self) -> bool:
+        """Return whether former states are kept, with rows that may be deleted by now."""
+        return bool(self._root.history)
 
     def collect(self) -> list[str]:
         """Delete files that no state can reach any more; return their keys."""

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sadih_dask import SADIH, FeatureStore
+from sadih_dask import SADIH, CodeStore, FeatureStore
 from sadih_dask.errors import ConflictError
-from sadih_dask.jobs.purge import purge
+from sadih_dask.jobs.purge import FORMER_CODES, purge
 from tests.support.datasets import blobs
 from tests.support.models import QUICK
 
@@ -39,7 +39,9 @@ def test_what_is_erased_is_on_record(tmp_path: Path) -> None:
     assert said["ids"] == [sha256(name.encode()).hexdigest() for name in ids[gone]]
     found = {Path(one["path"]).name: one for one in said["examined"]}
     assert found["m.sadih"]["n_anchors"] == known.count_among(X[gone]) > 0
-    assert found["c.zarr"]["remark"] == "without the rows"
+    assert found["c.zarr"]["remark"] == FORMER_CODES
+    CodeStore.open(codes).compact(purge=True)
+    assert purge(store.refresh(), [codes], record=record).examined[0].remark == "without the rows"
     assert found["codes.npy"]["remark"] == "not looked into; make it anew"
     assert any("backups" in place for place in said["not_reached"])
     after = FeatureStore.open(tmp_path / "s.zarr")
@@ -48,3 +50,21 @@ def test_what_is_erased_is_on_record(tmp_path: Path) -> None:
     after.delete(ids[1:3])
     with pytest.raises(ConflictError, match="has 2 rows of"):
         purge(after, [path], record=record)
+
+
+def test_copies_of_deleted_rows_that_an_unfinished_addition_has(tmp_path: Path) -> None:
+    X, y = blobs(40, 6, 3)
+    store = FeatureStore.create(tmp_path / "s.zarr", X, y, ids=np.arange(40), chunk_rows=64)
+
+    def on_disk() -> bool:
+        files = (path for path in tmp_path.rglob("*") if path.is_file())
+        return any(store.dtype("features").type(X[7]).tobytes() in f.read_bytes() for f in files)
+
+    store.extend(5, key="k").write(0, X[:5], y[:5], ids=np.arange(100, 105))  # and was killed
+    store.delete([7])
+    with pytest.raises(ConflictError, match=r"1 additions were begun .*--abandon"):
+        purge(store, record=tmp_path / "r.json")
+    assert on_disk()
+    store.abandon()
+    assert purge(store, record=tmp_path / "r.json").n_rows == 1
+    assert not on_disk()

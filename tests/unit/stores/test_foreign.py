@@ -14,7 +14,7 @@ import pytest
 import zarr
 
 from sadih_dask import SADIH, FeatureStore
-from sadih_dask.errors import FormatError, InputError, IntegrityError
+from sadih_dask.errors import ConflictError, FormatError, InputError, IntegrityError
 from sadih_dask.files.checksum import canonical_json, crc32c
 from sadih_dask.ingest import DataFiles, HoldOut, ingest
 from sadih_dask.stores import foreign
@@ -173,6 +173,8 @@ def test_ingestion_in_place_and_what_is_done_with_it(tmp_path: Path) -> None:
     done = ingest(DataFiles(x), tmp_path / "s", in_place=True)
     assert (done.n_new, done.store.components) == (1000, (str(x / "features"),))
     assert ingest(DataFiles(x), tmp_path / "s", in_place=True).n_new == 0
+    with pytest.raises(ConflictError, match="whose features lie outside of it"):
+        ingest(DataFiles(x), tmp_path / "s")
     copied = ingest(DataFiles(x), tmp_path / "t", chunk_rows=128).store
     assert done.store.fingerprint() == copied.fingerprint()
     codes = []
