@@ -97,10 +97,9 @@ class Encode(Stage):
     name, title, needs, makes = "encode", "Encoding", ("ingest", "fit"), (CODES,)
 
     def decides(self, context: Context) -> Any:
-        """The rows, the hash function and how bits are packed."""
+        """The rows, the hash function, how bits are packed, and the names of the classes."""
         rows, model = context.outputs["ingest"]["database"], context.outputs["fit"]["fingerprint"]
-        order = context.settings.store.bitorder
-        return [rows, model] if order == "little" else [rows, model, order]
+        return [rows, model, context.settings.store.bitorder, list(context.database.class_names)]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Hash the blocks that have no codes yet; those of the latest run are taken over."""

@@ -135,3 +135,25 @@ def test_what_was_refused_or_rolled_back_is_not_what_is_kept(here: Here, place: 
     here("rollback", place / "runs")
     assert directory.latest() == first["id"]
     assert "rolled back" in run(here, place, *KEPT)["remarks"][0]
+
+
+def test_ids_and_class_names_that_change_reach_codes_and_index(here: Here, place: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    names, file = place / "names.txt", place / "incoming" / "a.npz"
+    words = ("--set", f"source.class_names={names}", "--set", "source.on_change=rebuild")
+    words += ("--set", "export.index=flat", "--set", "model.refresh=never")
+    with np.load(file) as held:
+        rows = dict(held)
+    n_classes = int(rows["labels"].max()) + 1
+    for first_id, step in ((0, 1), (10**6, -1)):
+        names.write_text("\n".join([f"class {k}" for k in range(n_classes)][::step]))
+        np.savez(file, **rows, ids=np.arange(1500) + first_id)
+        run(here, place, *words)
+        latest, database = place / "runs" / "latest", place / "runs" / "database.zarr"
+        codes, held_rows = CodeStore.open(latest / "codes.zarr"), FeatureStore.open(database)
+        index = faiss.read_index_binary(str(latest / "index.faiss"))
+        ids = held_rows.read("ids")
+        assert ids.min() >= first_id
+        np.testing.assert_array_equal(codes.read("ids"), ids)
+        np.testing.assert_array_equal(faiss.vector_to_array(index.id_map), ids)
+        assert codes.class_names == held_rows.class_names
