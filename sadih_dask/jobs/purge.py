@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -49,7 +49,8 @@ class Examined:
 class Erased:
     """What a purge has erased.
 
-    ids   SHA-256 of each id: tells whether a row is among them, and not which there are
+    ids        SHA-256 of each id: tells whether a row is among them, and not which there are
+    finished   False if it was interrupted: the record of a later one says when the rows were gone
     """
 
     store: str
@@ -59,6 +60,7 @@ class Erased:
     ids: tuple[str, ...]
     examined: tuple[Examined, ...]
     not_reached: tuple[str, ...] = NOT_REACHED
+    finished: bool = True
 
 
 def purge(
@@ -83,12 +85,21 @@ def purge(
         for one in part.tolist()
     )
     n_rows = sum(segment.n_rows - segment.n_live for segment in store.segments)
+    begun = Erased(redact(store.url), store.generation, _now(), n_rows, ids, found, finished=False)
+    _write(record, begun)  # afterwards nothing tells any more which rows they were
     after = store.compact(one_segment=one_segment, purge=True, progress=progress)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    erased = Erased(redact(after.url), after.generation, now, n_rows, ids, found)
+    erased = replace(begun, commit=after.generation, when=_now(), finished=True)
+    _write(record, erased)
+    return erased
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _write(record: str | os.PathLike[str], erased: Erased) -> None:
     text = json.dumps(asdict(erased), indent=1).encode()
     locate(record).write(lambda file: file.writelines([text]))
-    return erased
 
 
 def _deleted(store: Store, name: str) -> Iterator[Array]:

@@ -68,3 +68,19 @@ def test_copies_of_deleted_rows_that_an_unfinished_addition_has(tmp_path: Path) 
     store.abandon()
     assert purge(store, record=tmp_path / "r.json").n_rows == 1
     assert not on_disk()
+
+
+def test_what_is_being_erased_is_on_record_before_it_is_gone(tmp_path: Path) -> None:
+    X, y = blobs(40, 6, 3)
+    store = FeatureStore.create(tmp_path / "s.zarr", X, y, ids=np.arange(40))
+    store.delete([7, 9])
+
+    def killed(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        purge(store, record=tmp_path / "r.json", progress=killed)
+    said = json.loads((tmp_path / "r.json").read_text())
+    assert (said["finished"], said["n_rows"], len(said["ids"])) == (False, 2, 2)
+    assert purge(store, record=tmp_path / "r.json").finished
+    assert json.loads((tmp_path / "r.json").read_text())["n_rows"] == 2
