@@ -463,6 +463,13 @@ def _check_unchanged(store: FeatureStore, known: Provenance, seen: Provenance) -
             "since, also for rows that are in the store",
             remedy=Remedy(f"Give labels or ids of new rows in files of their own, {anew}", ANEW),
         )
+    contents = {mark.content for mark in known.beside}
+    others = [mark.place for mark in seen.beside if mark.content not in contents]
+    if others and all(map(known.has, seen.marks)):
+        raise ConflictError(
+            f"{in_words(others)}: is not what was ingested with rows that are all in {store.url}",
+            remedy=Remedy(f"Leave it out if nothing of it is to be stored, {anew}", ANEW),
+        )
     if known is not NOTHING and known.hold_out != seen.hold_out:
         raise ConflictError(
             f"{store.url} has {known.hold_out or 'all rows of its files'!r}, and rows of "

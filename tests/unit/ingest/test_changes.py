@@ -335,3 +335,18 @@ def test_zarr_folders_are_known_by_their_metadata(tmp_path: Path) -> None:
     assert has_all_rows(compare(files, tmp_path / "s"))
     group.create_array("features", data=np.ones((12, 2), np.float32), overwrite=True)
     assert names(compare(files, tmp_path / "s").changed) == ["source"]
+
+
+def test_other_labels_of_rows_that_are_there_are_not_passed_over(tmp_path: Path) -> None:
+    for k, name in enumerate("ab"):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "x.npy", np.arange(12.0).reshape(6, 2))
+        np.save(tmp_path / name / "y.npy", np.full(6, k))
+    first, other = (
+        DataFiles(str(tmp_path / name / "x.npy"), labels=str(tmp_path / name / "y.npy"))
+        for name in "ab"
+    )
+    ingest(first, tmp_path / "s.zarr", mode="append")
+    with pytest.raises(ConflictError, match=r"y\.npy: is not what was ingested with rows"):
+        ingest(other, tmp_path / "s.zarr", mode="append")
+    assert ingest(first, tmp_path / "s.zarr", mode="append").n_new == 0
