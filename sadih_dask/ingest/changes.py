@@ -152,7 +152,7 @@ def compare(
         new=new,
         changed=tuple(mark.place for mark in seen.marks if known.has_changed(mark)),
         gone=known.gone([*seen.marks, *waiting]),
-        beside=known.changed_beside(seen.beside),
+        beside=known.changed_beside(seen),
         options=known is not NOTHING and _reads_otherwise(files, known, seen, store),
         too_young=too_young,
         goes_on=any(entry.key.startswith(seen.key) for entry in begun),

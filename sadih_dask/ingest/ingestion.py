@@ -457,18 +457,10 @@ def _check_unchanged(store: FeatureStore, known: Provenance, seen: Provenance) -
             remedy=Remedy(f"If it holds new rows only, give it another name, {anew}", ANEW),
         )
     covers_rows_of_the_store = any(map(known.has, seen.marks))
-    if covers_rows_of_the_store and (beside := known.changed_beside(seen.beside)):
+    if covers_rows_of_the_store and (beside := known.changed_beside(seen)):
         raise ConflictError(
-            f"{in_words(beside)}: was ingested before and has changed "
-            "since, also for rows that are in the store",
+            f"{in_words(beside)}: is not what rows that are in the store were ingested with",
             remedy=Remedy(f"Give labels or ids of new rows in files of their own, {anew}", ANEW),
-        )
-    contents = {mark.content for mark in known.beside}
-    others = [mark.place for mark in seen.beside if mark.content not in contents]
-    if others and all(map(known.has, seen.marks)):
-        raise ConflictError(
-            f"{in_words(others)}: is not what was ingested with rows that are all in {store.url}",
-            remedy=Remedy(f"Leave it out if nothing of it is to be stored, {anew}", ANEW),
         )
     if known is not NOTHING and known.hold_out != seen.hold_out:
         raise ConflictError(

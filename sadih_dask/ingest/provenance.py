@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -225,11 +225,16 @@ class Provenance:
         """Say whether this is a file that was ingested with other contents than it has now."""
         return not self.has(mark) and mark.path in self._paths
 
-    def changed_beside(self, marks: Iterable[FileMark]) -> tuple[str, ...]:
-        """Return the files of labels and the like that were ingested with other contents."""
+    def changed_beside(self, seen: Provenance) -> tuple[str, ...]:
+        """Return files of labels and the like that rows of the store were not ingested with.
+
+        Those that are other than they were; and where no feature file is new, all that are new.
+        """
         contents = {mark.content for mark in self.beside}
         paths = {mark.path for mark in self.beside}
-        return tuple(m.place for m in marks if m.content not in contents and m.path in paths)
+        no_rows = bool(seen.marks) and all(map(self.has, seen.marks))
+        others = (m for m in seen.beside if m.content not in contents)
+        return tuple(m.place for m in others if no_rows or m.path in paths)
 
     def gone(self, marks: Sequence[FileMark]) -> tuple[str, ...]:
         """Return the files of the store that are not among these, by contents or by path."""
