@@ -224,6 +224,11 @@ class Hasher(
             raise InputError("rows were read that the model has not learned from: refit() first")
         check_is_fitted(self)
 
+    def _check_fitted(self) -> None:
+        """Refuse a model that has learned nothing; what it has read may be solved later."""
+        if not hasattr(self, "hash_function_"):
+            self._check_solved()
+
     def _known(self) -> Hasher | None:
         """As if it had learned from all rows that it has read; None if there are none."""
         if (scanned := self._unsolved) is None:
@@ -368,7 +373,7 @@ class Hasher(
 
     def _hash(self, X: Any, bitorder: BitOrder = "little") -> Any:
         """Codes as an array, whatever `set_output` makes of them."""
-        check_is_fitted(self)
+        self._check_fitted()
         check_bitorder(bitorder)
         return self._map(X, HashRows(self.hash_function_, bitorder), "hash")
 
@@ -387,7 +392,7 @@ class Hasher(
 
     def project(self, X: Any) -> Any:
         """Real-valued scores whose signs are the bits, (rows, n_bits); lazy if the rows are."""
-        check_is_fitted(self)
+        self._check_fitted()
         return like(X, self._map(X, ScoreRows(self.hash_function_), "project"), "bit")
 
     def learned_codes(self, y: Any) -> Any:
