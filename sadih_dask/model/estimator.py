@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
@@ -225,9 +226,10 @@ class Hasher(
         check_is_fitted(self)
 
     def _check_fitted(self) -> None:
-        """Refuse a model that has learned nothing; what it has read may be solved later."""
-        if not hasattr(self, "hash_function_"):
-            self._check_solved()
+        """Refuse a model that has learned nothing so far, whatever it has read."""
+        if self._unsolved is not None and not hasattr(self, "hash_function_"):
+            raise NotFittedError("not fitted yet: rows were only read. refit() learns from them")
+        check_is_fitted(self)
 
     def _known(self) -> Hasher | None:
         """As if it had learned from all rows that it has read; None if there are none."""

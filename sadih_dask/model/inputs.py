@@ -181,8 +181,8 @@ def check_features(model: Learner, X: Any, *, reset: bool) -> Array:
         )
     if len(shape := getattr(X, "shape", ())) > 2:
         raise InputError(
-            f"Found array with dim {len(shape)}, shape {tuple(shape)}; expected (rows, columns). "
-            "Make one row of each item: X.reshape(len(X), -1)"
+            f"Found array with dim {len(shape)}, while dim <= 2 is required: X has shape "
+            f"{tuple(shape)}. Make one row of each item: X.reshape(len(X), -1)"
         )
     try:
         features: Array = validate_data(
