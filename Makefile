@@ -50,7 +50,7 @@ orchestrators: $(READY) $(ORCHESTRATORS)/.ready ## Test the adapters with Prefec
 	SADIH_COMMAND=$(CURDIR)/$(BIN)/sadih $(ORCHESTRATORS)/bin/python -m pytest -n auto --dist loadfile tests/orchestrators
 
 # What tests need of the system; only installed on Debian and as root.
-SYSTEM := chromium openssl systemd munge slurmctld slurmd slurm-client faketime
+SYSTEM := chromium openssl systemd munge slurmctld slurmd slurm-client faketime dataset-fashion-mnist
 system:
 	@missing=$$(for name in $(SYSTEM); do dpkg -s $$name >/dev/null 2>&1 || echo $$name; done); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
