@@ -162,7 +162,10 @@ def fit_command(
             checkpoint=checkpoint,
         )
     if fitted.n_rows_known == fitted.n_rows and not fitted.n_rows_removed:
-        echo(f"{model}: has learned from all {fitted.n_rows:,} rows already.")
+        known = fitted.model.coverage_
+        without = len(known.forgotten) if known is not None else 0
+        but = f", but for {without:,} that it was made to forget" if without else ""
+        echo(f"{model}: has learned from all {fitted.n_rows:,} rows already{but}.")
         return
     loaded = fitted.n_rows_loaded
     before = f"{loaded:,} before the interruption, " if loaded else ""

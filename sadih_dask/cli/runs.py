@@ -152,8 +152,9 @@ def _print_record(record: Record, pipeline: Pipeline) -> None:
     _print_metrics(record.metrics, record.queries)
     if record.outcome == "complete":
         echo(f"Run {record.id} is the latest: {directory}/latest")
+        width = max(map(len, record.files), default=0)
         for name, path in record.files.items():
-            echo(f"  {name:<14}{path}")
+            echo(f"  {name:<{width}}  {path}")
 
 
 def _print_decision(decided: Mapping[str, Any]) -> None:

@@ -29,8 +29,9 @@ def _whole(
 def _number(
     *words: str, text: str, default: int | None = None, required: bool = False
 ) -> options.Decorator:
-    text = text if default is None else f"{text}  [default: {default}]"
-    how: dict[str, Any] = {"default": default, "required": required, "metavar": "N", "help": text}
+    how: dict[str, Any] = {"required": required, "metavar": "N", "help": text}
+    if default is not None:  # to click a default of None is a value: nothing would be required
+        how |= {"default": default, "help": f"{text}  [default: {default}]"}
     return click.option(*words, type=float, callback=_whole, **how)
 
 

@@ -157,9 +157,9 @@ def open_codes(
     if isinstance(database, CodeStore):
         codes = DatabaseCodes.of_store(database)
     else:
-        packed = _packed(database, "the database")
+        packed = _packed(database, "codes of the database")
         if n_bits is not None:
-            check_packed(packed, n_bits, "the database")
+            check_packed(packed, n_bits, "codes of the database")
         packed = reorder(packed, order, "little")
         codes = DatabaseCodes.in_memory(packed, n_bits or 8 * packed.shape[1])
     if where is not None:

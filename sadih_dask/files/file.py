@@ -58,6 +58,7 @@ class LocalFile:
 
     def write(self, write: Write, *, durable: bool = True, since: str | None = None) -> None:
         """Let `write` fill a file beside this one and put it in its place."""
+        self.check()
         if since is not None:
             with conditional.exclusive(self.path.with_name(f".{self.path.name}.swap")):
                 if self.version() != since:
@@ -88,6 +89,11 @@ class LocalFile:
         if not self.path.parent.is_dir():
             raise FileNotFoundError(
                 f"{self.path.parent} does not exist; make the folder of {self.path.name} first"
+            )
+        if not os.access(self.path.parent, os.W_OK | os.X_OK):
+            raise PermissionError(
+                f"{self.path}: nothing can be written to the folder {self.path.parent.absolute()}. "
+                "Allow it, or choose another place"
             )
 
 

@@ -181,6 +181,8 @@ def check_target(path: Path, *, overwrite: bool, endings: tuple[str, ...] = ENDI
     """Refuse a place for results before they are computed, not after."""
     if endings and path.suffix not in endings:
         raise InputError(f"{path} must end in one of {', '.join(endings)}, which says the format")
+    if path.suffix == ".parquet":
+        require("pyarrow", "writing Parquet")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is not a folder; create it first")
     if path.exists() and not overwrite:

@@ -206,7 +206,7 @@ class Targets:
             )
             if len(rows):
                 row, names = int(rows[0]), self.vocabulary.values
-                bad = names[self.labels[row]] if not self.multi_label else names[unknown[0]]
+                bad = _plain(names[unknown[0] if self.multi_label else self.labels[row]])
                 raise LabelError(
                     f"the label of row {row} is {bad!r}, which is none of the {len(known)} known "
                     f"classes ({len(rows)} such rows); fit or partial_fit rows of that class first"
@@ -317,6 +317,11 @@ def _distinct(values: Array) -> tuple[Ints, Vocabulary]:
     return np.fromiter(map(place.__getitem__, names), np.int64, len(names)), Vocabulary(distinct)
 
 
+def _plain(value: Any) -> Any:
+    """A label as its owner wrote it, not as a scalar of NumPy."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _column(y: Array, first_row: int) -> Array:
     """One-dimensional labels of one comparable kind, without missing ones."""
     if y.dtype.kind not in "biufOSUT":
@@ -325,8 +330,8 @@ def _column(y: Array, first_row: int) -> Array:
     def refuse(bad: Array, what: str) -> None:
         if len(rows := np.flatnonzero(bad)):
             raise LabelError(
-                f"{what} (row {first_row + rows[0]}: {y[rows[0]]!r}, {len(rows)} such rows); "
-                "drop these rows or give them a class"
+                f"{what} (row {first_row + rows[0]}: {_plain(y[rows[0]])!r}, {len(rows)} such "
+                "rows); drop these rows or give them a class"
             )
 
     if y.dtype.kind == "f":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
@@ -224,6 +225,12 @@ class Hasher(
             raise InputError("rows were read that the model has not learned from: refit() first")
         check_is_fitted(self)
 
+    def _check_fitted(self) -> None:
+        """Refuse a model that has learned nothing so far, whatever it has read."""
+        if self._unsolved is not None and not hasattr(self, "hash_function_"):
+            raise NotFittedError("not fitted yet: rows were only read. refit() learns from them")
+        check_is_fitted(self)
+
     def _known(self) -> Hasher | None:
         """As if it had learned from all rows that it has read; None if there are none."""
         if (scanned := self._unsolved) is None:
@@ -368,7 +375,7 @@ class Hasher(
 
     def _hash(self, X: Any, bitorder: BitOrder = "little") -> Any:
         """Codes as an array, whatever `set_output` makes of them."""
-        check_is_fitted(self)
+        self._check_fitted()
         check_bitorder(bitorder)
         return self._map(X, HashRows(self.hash_function_, bitorder), "hash")
 
@@ -387,7 +394,7 @@ class Hasher(
 
     def project(self, X: Any) -> Any:
         """Real-valued scores whose signs are the bits, (rows, n_bits); lazy if the rows are."""
-        check_is_fitted(self)
+        self._check_fitted()
         return like(X, self._map(X, ScoreRows(self.hash_function_), "project"), "bit")
 
     def learned_codes(self, y: Any) -> Any:

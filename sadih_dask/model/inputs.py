@@ -179,6 +179,11 @@ def check_features(model: Learner, X: Any, *, reset: bool) -> Array:
             f"Expected 2D array, got 1D array of {len(X)} values instead. Reshape your data: "
             "X.reshape(1, -1) is one row, X.reshape(-1, 1) one column"
         )
+    if len(shape := getattr(X, "shape", ())) > 2:
+        raise InputError(
+            f"Found array with dim {len(shape)}, while dim <= 2 is required: X has shape "
+            f"{tuple(shape)}. Make one row of each item: X.reshape(len(X), -1)"
+        )
     try:
         features: Array = validate_data(
             model, X, reset=reset, dtype="numeric", ensure_all_finite=False

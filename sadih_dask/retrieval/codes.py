@@ -83,7 +83,7 @@ def distances(queries: Bytes, database: Bytes) -> Ints:
 
 def check_widths(queries: Bytes, database: Bytes) -> None:
     """Refuse codes that cannot be compared."""
-    for codes, name in ((queries, "queries"), (database, "the database")):
+    for codes, name in ((queries, "queries"), (database, "codes of the database")):
         _check_dtype(codes, name)
         if codes.ndim != 2 or codes.shape[1] == 0:
             raise InputError(f"{name} have shape {codes.shape}; packed codes are (rows, bytes)")

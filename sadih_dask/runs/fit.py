@@ -138,7 +138,11 @@ class Fit(Stage):
         if said.refresh != "always":
             first = {"decision": "refreshed", "reason": "there is no model of these parameters yet"}
             outputs["refresh"] = decision or first
-        return Made(outputs, facts)
+        left = (
+            f"fit: {fitted.n_anchors_left:,} of the model's anchors are deleted rows, and stay; "
+            "another model.random_state draws others, and reads all rows again"
+        )
+        return Made(outputs, facts, (left,) if fitted.n_anchors_left else ())
 
     def _search(self, context: Context, said: Search, artefact: Artefact, target: str) -> Fitted:
         """Choose parameters by cross-validation; all results stay beside the model."""

@@ -309,7 +309,8 @@ class _Work:
         for stage in STAGES:
             if stage.name in self.keys:
                 artefact = self.context.artefacts[stage.name]
-                for name in stage.links(self.pipeline.settings):
+                also = tuple(name for name in stage.beside if artefact.holds((name,)))
+                for name in stage.links(self.pipeline.settings) + also:
                     self.record.files[name] = self.directory.link(run, name, artefact)
 
     def give_up(self, error: BaseException) -> None:

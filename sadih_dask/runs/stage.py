@@ -175,6 +175,8 @@ class Stage(ABC):
     revision: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]]
     makes: ClassVar[tuple[str, ...]] = ()
+    beside: ClassVar[tuple[str, ...]] = ()
+    """What it makes of some rows only, and is shown where it is there."""
     optional: ClassVar[bool] = False
 
     def wanted(self, settings: Settings) -> bool:

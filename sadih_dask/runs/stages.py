@@ -27,7 +27,7 @@ from sadih_dask.jobs.evaluate import (
     write_metrics,
     write_page,
 )
-from sadih_dask.jobs.export import export_faiss, grows
+from sadih_dask.jobs.export import export, grows
 from sadih_dask.jobs.methods import compare_methods
 from sadih_dask.report.page import Length
 from sadih_dask.runs.artefact import Artefact
@@ -201,6 +201,7 @@ class Export(Stage):
     """Codes to an index."""
 
     name, title, needs, makes = "export", "Exporting", ("encode",), (INDEX,)
+    beside, revision = (f"{INDEX}.ids.npy",), 2
 
     def wanted(self, settings: Settings) -> bool:
         """Whether an index is asked for."""
@@ -218,13 +219,14 @@ class Export(Stage):
         return [context.outputs["encode"]["fingerprint"], form]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
-        """Write the index."""
+        """Write the index, and beside it ids that are text."""
         said, former = context.settings.export, self._former(context)
         with artefact.local_folder() as folder, context.display(self.title) as bar:
-            export_faiss(
+            export(
                 context.codes,
                 folder / INDEX,
-                said.index,  # type: ignore[arg-type]  # "none" is not wanted
+                "faiss",
+                kind=said.index,
                 n_lists=said.lists,
                 n_probe=said.probe,
                 n_hashes=said.hashes,

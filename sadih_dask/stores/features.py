@@ -462,6 +462,7 @@ def find_ids(store: FeatureStore, ids: Any) -> Ints:
         missing = np.setdiff1d(missing, held[here])
     if len(missing):
         raise InputError(
-            f"{store.url} has no row with id {missing.tolist()[0]!r} ({len(missing)} such ids)"
+            f"{store.url} has no row with id {missing.tolist()[0]!r} ({len(missing)} such ids); "
+            "nothing was changed. Rows that were held out are in the store of queries"
         )
     return np.concatenate(rows)

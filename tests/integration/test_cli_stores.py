@@ -552,6 +552,8 @@ def test_forget_takes_rows_out_of_a_model_and_counts_its_anchors(
     out, err = here("forget", "s.zarr", "m.sadih", "--ids", tmp_path / "gone.txt")
     assert f"{len(gone)} rows forgotten" in out
     assert "anchors" not in err
+    out, _ = here("fit", "s.zarr", "m.sadih", *options)
+    assert f"all 300 rows already, but for {len(gone)} that it was made to forget" in out
     found, expected = (SADIH.load(name).transform(features) for name in ("m.sadih", "less.sadih"))
     np.testing.assert_array_equal(found, expected)
     here("fit", "s.zarr", "a.sadih", "--bits", "8", "--anchors", "300", "-q")  # every row is one

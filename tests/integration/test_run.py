@@ -79,6 +79,24 @@ def test_from_files_to_codes_and_metrics(here: Here, place: Path) -> None:
     assert (latest / "index.faiss").stat().st_size > codes.n_rows * 2
 
 
+def test_text_ids_lie_beside_the_index_and_rows_go_by_them(here: Here, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    configuration(tmp_path)
+    path = drop(tmp_path / "incoming", "a", 200, 0)
+    with np.load(path) as arrays:
+        np.savez(path, **arrays, ids=np.array([f"row {row}" for row in range(200)]))
+    sets = ("export.index=flat", "report.enabled=false", "model.anchors=200")
+    words = [word for one in sets for word in ("--set", one)]
+    run(here, tmp_path, *words)
+    latest = tmp_path / "runs" / "latest"
+    ids = np.load(latest / "index.faiss.ids.npy")
+    np.testing.assert_array_equal(ids, CodeStore.open(latest / "codes.zarr").read("ids"))
+    FeatureStore.open(tmp_path / "runs" / "database.zarr").delete(ids[:3])
+    (remark,) = run(here, tmp_path, *words)["remarks"]
+    assert "3 of the model's anchors are deleted rows" in remark
+    np.testing.assert_array_equal(np.load(latest / "index.faiss.ids.npy"), ids[3:])
+
+
 def test_another_bit_order_is_another_packing_of_the_same_codes(here: Here, place: Path) -> None:
     first = run(here, place)
     little = CodeStore.open(place / "runs" / "latest" / "codes.zarr").read("codes")

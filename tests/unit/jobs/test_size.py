@@ -139,6 +139,9 @@ def test_threads_that_would_fit_are_told() -> None:
 def test_what_no_case_can_be() -> None:
     with pytest.raises(InputError, match="workers is 0"):
         Case(10, 10, workers=0)
+    said = CliRunner().invoke(commands, ["size", "--rows", "1e5"])
+    assert said.exit_code == 2
+    assert "Missing option '--features'" in said.output
     said = CliRunner().invoke(commands, ["size", "--rows", "1.5", "--features", "8"])
     assert said.exit_code == 2
     assert "such as 2e8" in said.output

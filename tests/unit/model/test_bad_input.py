@@ -50,7 +50,7 @@ FEATURES: dict[str, tuple[Any, type[Exception], str]] = {
     "no rows": (X[:0], InputError, r"0 sample\(s\).*minimum of 1"),
     "no columns": (X[:, :0], InputError, r"0 feature\(s\).*minimum of 1"),
     "one dimension": (X[0], InputError, "Expected 2D array.*[Rr]eshape"),
-    "three dimensions": (X[None], InputError, "dim 3.*dim <= 2"),
+    "three dimensions": (X[None], InputError, r"dim 3.*dim <= 2.*X\.reshape\(len\(X\), -1\)"),
     "complex": (X + 1j, InputError, "Complex data not supported"),
     "text": (X.astype(str), InputError, "bytes/strings.*[Cc]onvert"),
     "objects": (np.full((30, 5), {}, object), DtypeError, "must be a string or a real number"),

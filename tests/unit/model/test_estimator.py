@@ -369,7 +369,7 @@ def test_batches_are_read_first_and_learned_from_once() -> None:
     model = SADIH(n_bits=8, **{**QUICK, "anchors": X[:20]})
     for rows in np.array_split(np.arange(120), 4):
         model.partial_fit(X[rows], y[rows], solve=False)
-        with pytest.raises(NotFittedError, match="not fitted"):
+        with pytest.raises(NotFittedError, match=r"not fitted.*refit\(\)"):
             model.transform(X)
         with pytest.raises(InputError, match=r"refit\(\) first"):
             model.save("never")

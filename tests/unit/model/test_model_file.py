@@ -207,7 +207,7 @@ def test_the_file_has_the_permissions_of_any_new_file(path: Path) -> None:
 
 
 def test_a_folder_that_does_not_exist(tmp_path: Path, small: SADIH) -> None:
-    with pytest.raises(FileNotFoundError, match="nowhere"):
+    with pytest.raises(FileNotFoundError, match="make the folder of model first"):
         small.save(tmp_path / "nowhere" / "model")
     with pytest.raises(FileNotFoundError, match=r"nowhere.*does not exist"):
         SADIH.load(tmp_path / "nowhere")
