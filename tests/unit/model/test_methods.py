@@ -43,7 +43,8 @@ def digits() -> tuple[np.ndarray, ...]:
 
 def few_steps(name: str) -> dict[str, int]:
     """What keeps methods short whose steps are long or many."""
-    return {"max_iter": {"ksh": 10, "och": 2}[name]} if name in ("ksh", "och") else {}
+    steps = {"ksh": 10, "och": 2, "fasth": 5}
+    return {"max_iter": steps[name]} if name in steps else {}
 
 
 @cache
