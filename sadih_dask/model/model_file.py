@@ -192,9 +192,8 @@ def _function(meta: dict[str, Any], arrays: dict[str, Array]) -> AnyFunction:
     if "opening" in arrays:
         weight = float(arrays["opening.weight"][()])
         opening = Opening(arrays["opening"], arrays["opening.offset"], weight)
-    affine = arrays["projection"], arrays["offset"]
-    others = arrays.get("mixture"), float(meta["sharpness"]), opening
-    return HashFunction(anchor_map, *affine, *others)
+    vote = arrays.get("mixture"), float(meta["sharpness"])
+    return HashFunction(anchor_map, arrays["projection"], arrays["offset"], *vote, opening)
 
 
 def _check_text(array: Array) -> None:

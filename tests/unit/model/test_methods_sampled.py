@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 import scipy.linalg as la
 import scipy.sparse as sp
+from sklearn.ensemble import HistGradientBoostingClassifier
 
 from sadih_dask import FeatureStore, load_model
-from sadih_dask.errors import InputError
+from sadih_dask.errors import FormatError, InputError
 from sadih_dask.jobs.fit import fit
 from sadih_dask.learning.randomness import generator
 from sadih_dask.learning.statistics import Statistics
@@ -20,6 +22,7 @@ from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.methods import method_class, mfh
 from sadih_dask.model.methods.cosdish import COSDISH, binary_quadratic
 from sadih_dask.model.methods.dsh import DSH
+from sadih_dask.model.methods.fasth import FastH, Similar
 from sadih_dask.model.methods.itq import random_rotation
 from sadih_dask.model.methods.ksh import KSH, descend
 from sadih_dask.model.methods.lfh import BETA, LFH
@@ -28,9 +31,10 @@ from sadih_dask.model.methods.och import NEAREST, OCH, cost, ordered
 from sadih_dask.model.methods.sampled import LabelCodes, group_means
 from sadih_dask.model.methods.sgh import SGH, transform
 from sadih_dask.retrieval.codes import unpack
+from sadih_dask.retrieval.trees import BoostedTrees
 from tests.support.datasets import blobs
 
-NAMES = ("ksh", "cosdish", "lfh", "dsh", "sgh", "mfh")
+NAMES = ("ksh", "cosdish", "lfh", "dsh", "sgh", "mfh", "fasth")
 
 
 @pytest.fixture(scope="module")
@@ -383,3 +387,106 @@ def test_mfh_as_printed(data: Any) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-8)
     with pytest.raises(InputError, match="90 bits need as many eigenvectors, but 90 rows"):
         MFH(n_bits=90).fit(X, y)
+
+
+def _objective(z: np.ndarray, group: np.ndarray, H: np.ndarray) -> float:
+    S = np.where(group[:, None] == group, 1.0, -1.0)
+    return float(z @ ((H.shape[1] + 1) * S - H @ H.T) @ z)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bits_of_fasth_are_raised_until_no_row_raises_them(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    group, H = np.arange(12) % 3, rng.choice([-1.0, 1.0], (12, 2))
+    start = rng.choice([-1.0, 1.0], 12)
+    found = Similar(2.0 * np.eye(3) - 1.0, group).raise_objective(start, H)
+    value = _objective(found, group, H)
+    for i in range(12):
+        other = found.copy()
+        other[i] *= -1.0
+        assert _objective(other, group, H) <= value
+    for g in range(3):
+        for sign in (1.0, -1.0):
+            assert _objective(np.where(group == g, sign, found), group, H) <= value
+    bits = 2.0 * np.array(list(np.ndindex(*(2,) * 12))) - 1.0
+    S = np.where(group[:, None] == group, 1.0, -1.0)
+    every = np.einsum("ki,ij,kj->k", bits, 3.0 * S - H @ H.T, bits)
+    assert value >= np.quantile(every, 0.99)
+
+
+def test_fasth_starts_at_the_first_eigenvector(data: Any) -> None:
+    group = data[1]
+    H = np.random.default_rng(1).choice([-1.0, 1.0], (len(group), 3))
+    similar = Similar(2.0 * np.eye(4) - 1.0, group)
+    R = 4.0 * np.where(group[:, None] == group, 1.0, -1.0) - H @ H.T
+    first = np.sign(la.eigh(R)[1][:, -1])
+    assert abs(similar.spectral_bit(H, np.random.default_rng(0)) @ first) == len(group)
+
+
+def test_fasth_bit_by_bit(data: Any) -> None:
+    """Each bit is grown to what labels ask beside the bits that the trees before it gave."""
+    X, y = data
+    model = FastH(n_bits=4, max_iter=6).fit(X, y)
+    rows, group = sampled(model)
+    said, rng = signs(model, rows), generator(0, "trees")
+    similar = Similar(2.0 * np.eye(4) - 1.0, group)
+    for k in range(4):
+        z = similar.raise_objective(similar.spectral_bit(said[:, :k], rng), said[:, :k])
+        grown = HistGradientBoostingClassifier(
+            learning_rate=0.3,
+            max_iter=6,
+            max_depth=4,
+            max_leaf_nodes=None,
+            min_samples_leaf=5,
+            max_features=0.1,
+            early_stopping=False,
+            random_state=int(rng.integers(2**31)),
+        ).fit(rows, z)
+        np.testing.assert_allclose(
+            model.project(X)[:, k], grown.decision_function(X), rtol=1e-12, atol=1e-12
+        )
+    shorter = FastH(n_bits=2, max_iter=6).fit(X, y)
+    np.testing.assert_array_equal(signs(shorter, X), signs(model, X)[:, :2])
+
+
+def test_trees_vote_as_they_are_walked() -> None:
+    rng = np.random.default_rng(0)
+    feature = rng.integers(0, 5, (3, 4, 7))
+    threshold, vote = rng.normal(size=(3, 4, 7)), rng.normal(size=(3, 4, 8))
+    X = rng.normal(size=(50, 5)).astype(np.float32)
+    X[0, :] = threshold[0, 0, 0]  # up to the threshold is left
+    X[1, feature[1, 1, 0]] = np.float32(threshold[1, 1, 0])
+
+    def walk(x: np.ndarray, bit: int, tree: int) -> float:
+        node = 0
+        while node < 7:
+            right = float(x[feature[bit, tree, node]]) > threshold[bit, tree, node]
+            node = 2 * node + 1 + right
+        return float(vote[bit, tree, node - 7])
+
+    expected = [[sum(walk(x, b, t) for t in range(4)) for b in range(3)] for x in X]
+    trees = BoostedTrees(None, feature, threshold, vote)
+    np.testing.assert_allclose(trees.scores(X), expected, rtol=1e-14)
+    np.testing.assert_array_equal(trees.signs(X)[0], np.array(expected) > 0)
+    np.testing.assert_array_equal(trees.signs(np.where(X[2] == X, np.nan, X))[1], [2])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("feature", lambda a: a + 6, "names features that do not exist"),
+        ("feature", lambda a: a - 1, "names features that do not exist"),
+        ("vote", lambda a: a[..., :-1], "trees.vote has shape"),
+        ("threshold", lambda a: a[:, :-1], "trees.threshold has shape"),
+    ],
+)
+def test_damaged_trees_are_refused(
+    data: Any, tmp_path: Path, name: str, damage: Any, message: str
+) -> None:
+    model = FastH(n_bits=4, max_iter=2).fit(*data)
+    function: Any = model.hash_function_
+    damaged = replace(function, **{name: damage(getattr(function, name))})
+    model._adopt(replace(model._model, hash_function=damaged))
+    model.save(tmp_path / "m.sadih")
+    with pytest.raises(FormatError, match=message):
+        load_model(tmp_path / "m.sadih")
