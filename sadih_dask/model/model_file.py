@@ -222,7 +222,7 @@ def _check_dtypes(arrays: dict[str, Array]) -> None:
 
 def _affine_shapes(function: HashFunction, width: int, n_groups: int) -> dict[str, Any]:
     """Shapes found and expected, by name."""
-    n_scores, n_bits = len(function.offset), function.n_bits
+    n_scores, n_bits = function.projection.shape[1], function.n_bits
     expected: dict[str, Any] = {"projection": (function.projection.shape, (width, n_scores))}
     expected["offset"] = function.offset.shape, (n_scores,)
     if function.mixture is not None:
