@@ -366,6 +366,8 @@ def compare_methods_command(
             told=told,
         )
     echo("", *as_table(found).splitlines())
+    if all(one.failure for one in found):
+        raise InputError("no method could be measured; the table says why")
 
 
 @click.command()
