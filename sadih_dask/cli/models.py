@@ -343,6 +343,7 @@ def compare_methods_command(
     that read the same features share one scan; a method that fails does not stop the others.
     Methods have anchors of their own unless --anchors is given.
     """
+    from sadih_dask.errors import InputError
     from sadih_dask.jobs.methods import compare_methods
     from sadih_dask.report.methods import Outcome, as_table
     from sadih_dask.stores import FeatureStore
