@@ -145,10 +145,14 @@ def test_ksh_as_printed(data: Any) -> None:
         a = vectors[:, np.argmax(values.real)].real
         a *= np.sqrt(len(K) / (a @ K.T @ K @ a))
         dense = _nesterov(K, R, a)
-        best = max((np.where(K @ b > 0, 1.0, -1.0) for b in (a, dense)), key=lambda h: h @ R @ h)
-        h = signs(model, rows)[:, k]
-        assert abs(best @ h) == len(h)  # a direction has no sign
-        R -= np.outer(best, best)
+        bits, scores = max(
+            ((np.where(K @ b > 0, 1.0, -1.0), K @ b) for b in (a, dense)),
+            key=lambda pair, R=R: pair[0] @ R @ pair[0],
+        )
+        found = model.project(rows)[:, k]
+        found = found * np.sign(found @ scores)  # a direction has no sign
+        np.testing.assert_allclose(found, scores, atol=1e-4 * np.abs(scores).max())
+        R -= np.outer(bits, bits)
 
 
 def _nesterov(K: np.ndarray, R: np.ndarray, a: np.ndarray) -> np.ndarray:
@@ -388,6 +392,27 @@ def test_och_turns_principal_directions_to_fewer_wrong_triples(data: Any) -> Non
         cost(rows @ Q / scale, near, rank)[0] for Q in (top @ random_rotation(0, 4), P)
     )
     assert after < before
+
+
+def test_och_step_by_step(data: Any) -> None:
+    X, _ = data
+    model = OCH(n_bits=3, max_iter=4).fit(X)
+    rows = sampled(model)[0] - X.mean(axis=0)
+    # As many landmarks as rows: k-means begins with all of them, in the order in which it drew them
+    landmarks = rows[generator(0, "clusters").choice(len(rows), len(rows), replace=False)]
+    near, rank = ordered(landmarks)
+    P = la.eigh((X - X.mean(axis=0)).T @ (X - X.mean(axis=0)))[1][:, ::-1][:, :3]
+    Z = landmarks @ P / np.sqrt(np.mean((landmarks @ P) ** 2))
+    R, length = random_rotation(0, 3), 1.0
+    for _ in range(4):
+        value, slope = cost(Z @ R, near, rank)
+        while True:
+            U, _, Vt = la.svd(R - length * Z.T @ slope)
+            if cost(Z @ U @ Vt, near, rank)[0] < value:
+                break
+            length /= 2.0
+        R, length = U @ Vt, 2.0 * length
+    np.testing.assert_allclose(model.hash_function_.projection, P @ R, atol=1e-9)
 
 
 def test_mfh_as_printed(data: Any) -> None:
