@@ -47,7 +47,7 @@ _APPEND = (
 )
 @click.option("--class-names", metavar="FILE", help="Names of the classes in order, one a line.")
 @click.option("--separator", metavar="TEXT", help="Splits text into several labels a row.")
-@click.option("--chunk-rows", type=click.IntRange(min=1), help="[default: chunks of 8 to 16 MiB]")
+@click.option("--chunk-rows", type=options.COUNT, help="[default: chunks of 8 to 16 MiB]")
 @click.option(
     "--compression",
     type=click.Choice(["none", "zstd"]),
@@ -64,7 +64,6 @@ _APPEND = (
     "--unlabelled",
     type=click.Choice(["error", "drop"]),
     default="error",
-    show_default=True,
     help="What to do about rows without any label, where rows may have several.",
 )
 @click.option("--queries", metavar="STORE", help="Where to put the rows of --hold-out.")
@@ -74,13 +73,13 @@ _APPEND = (
     metavar="FRACTION",
     help="Put this part of the rows, chosen at random, into --queries instead.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of --hold-out.")
+@click.option("--seed", type=int, default=0, help="Of --hold-out.")
 @click.option(
     "--min-age",
     type=click.FloatRange(min=0),
     default=0,
     metavar="SECONDS",
-    help="Pass over files that were written less than this ago.  [default: 0]",
+    help="Pass over files that were written less than this ago.",
 )
 @options.running
 def ingest_command(

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from sadih_dask.cli import options
 from sadih_dask.cli.output import Bar, complain, echo, echo_json
+from sadih_dask.errors import lacking
 from sadih_dask.model.methods import METHODS
 from sadih_dask.model.parameters import (
     ALL_PARAMETERS,
@@ -54,7 +55,6 @@ def _option(name: str) -> options.Decorator:
         name,
         type=kind,
         default=parameter.default,
-        show_default=True,
         metavar=kind.name if isinstance(kind, _Or) else None,
         help=f"{parameter.help[0].upper()}{parameter.help[1:]}.",
     )
@@ -120,7 +120,6 @@ def _searched(function: Callable[..., Any]) -> Callable[..., Any]:
     "--method",
     type=click.Choice(list(METHODS)),
     default="sadih",
-    show_default=True,
     help="What learns it; each has some of the parameters below.",
 )
 @_parameters([*ALL_PARAMETERS])
@@ -219,7 +218,7 @@ def _output(help_: str) -> options.Decorator:
 _lengths = click.option(
     "-b",
     "--bits",
-    type=click.IntRange(min=1),
+    type=options.COUNT,
     multiple=True,
     default=(16, 32, 64),
     show_default="16, 32 and 64",
@@ -232,13 +231,9 @@ _lengths = click.option(
 @click.argument("model", type=click.Path(dir_okay=False))
 @_lengths
 @_searched
-@click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True)
+@click.option("--folds", type=click.IntRange(min=2), default=5)
 @click.option(
-    "--queries",
-    type=click.IntRange(min=1),
-    default=1000,
-    show_default=True,
-    help="Rows of each fold that are looked up.",
+    "--queries", type=options.COUNT, default=1000, help="Rows of each fold that are looked up."
 )
 @_parameters([*PARAMETERS], "n_bits", *SEARCHED)
 @_output("Write all results as JSON, and a figure of them, here; earlier ones are replaced.")
@@ -263,7 +258,6 @@ def tune_command(
     What a long scan has come to is kept in MODEL.scan until MODEL is written: an interrupted run
     goes on when the same command is repeated.
     """
-    from sadih_dask.jobs.evaluate import missing_matplotlib
     from sadih_dask.jobs.tune import tune
     from sadih_dask.stores import FeatureStore
 
@@ -291,21 +285,19 @@ def tune_command(
     echo(*tuned.search.table().splitlines())
     echo("", f"{model}: {tuned.model.n_bits} bits from {tuned.fitted.n_rows:,} rows.")
     if output is not None:
-        _list_files(tuned.files, missing_matplotlib())
+        _list_files(tuned.files, lacking("matplotlib", "a figure"))
 
 
 _max_queries = click.option(
     "--max-queries",
     type=click.IntRange(min=0),
     default=MAX_QUERIES,
-    show_default=True,
     help="Of more QUERIES look so many up, drawn at random, always the same; 0: all of them.",
 )
 _class_folds = click.option(
     "--class-folds",
     type=click.IntRange(min=0),
     default=CLASS_FOLDS,
-    show_default=True,
     help="Parts of the classes that are left out in turn, to see how unseen ones fare; 0: none.",
 )
 
@@ -376,7 +368,7 @@ def compare_methods_command(
 @click.option(
     "-b",
     "--bits",
-    type=click.IntRange(min=1),
+    type=options.COUNT,
     multiple=True,
     help="A further code length, solved from the model's statistics; may be repeated.",
 )
@@ -414,7 +406,6 @@ def evaluate_command(
         Collection,
         document,
         measure,
-        missing_matplotlib,
         write_metrics,
         write_page,
     )
@@ -431,7 +422,7 @@ def evaluate_command(
         None if codes is None else CodeStore.open(codes),
     )
     rows.check(learner)
-    missing = missing_matplotlib()
+    missing = lacking("matplotlib", "a report")
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
         if missing is not None:

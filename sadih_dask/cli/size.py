@@ -26,13 +26,8 @@ def _whole(
     return None if value is None else int(value)
 
 
-def _number(
-    *words: str, text: str, default: int | None = None, required: bool = False
-) -> options.Decorator:
-    how: dict[str, Any] = {"required": required, "metavar": "N", "help": text}
-    if default is not None:  # to click a default of None is a value: nothing would be required
-        how |= {"default": default, "help": f"{text}  [default: {default}]"}
-    return click.option(*words, type=float, callback=_whole, **how)
+def _number(*words: str, text: str, **how: Any) -> options.Decorator:
+    return click.option(*words, type=float, callback=_whole, metavar="N", help=text, **how)
 
 
 @click.command()
@@ -48,7 +43,6 @@ def _number(
     "--store",
     type=click.Choice(["local", "s3"]),
     default="local",
-    show_default=True,
     help="Where rows and codes are: a disk that all share, or an object store.",
 )
 @click.option(
@@ -57,9 +51,7 @@ def _number(
     metavar="BYTES",
     help="What the store gives in a second to all workers.",
 )
-@click.option(
-    "--anchors", type=click.IntRange(min=0), default=1000, show_default=True, help="0: none."
-)
+@click.option("--anchors", type=click.IntRange(min=0), default=1000, help="0: none.")
 @_number("--bits", "n_bits", text="Of a code.", default=64)
 @_number("--classes", "n_classes", text="Or label groups.", default=100)
 @_number("--chunk-rows", text="Of the store.  [default: as ingest]")

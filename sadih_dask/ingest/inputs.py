@@ -111,12 +111,8 @@ class DataFiles:
     @property
     def reading_options(self) -> str:
         """Return what decides the rows beside the files themselves."""
-        reading = (self.transpose, self.scale, self.separator, self.unlabelled)
-        named = (self.features_variable, self.labels_variable, self.hold_out)
-        # Stores that were made before ids had a variable are read in the same way as ever
-        return repr(
-            (*reading, *named, *(() if self.ids_variable is None else (self.ids_variable,)))
-        )
+        reading = (self.transpose, self.scale, self.separator, self.unlabelled, self.hold_out)
+        return repr((reading, self.features_variable, self.labels_variable, self.ids_variable))
 
     def expanded(self) -> DataFiles:
         """Return the same with every glob replaced by the files that it matches now."""

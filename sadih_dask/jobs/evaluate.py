@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.run import heard_in, nobody, reporting
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.files.archive import read_archive, write_archive
-from sadih_dask.files.file import locate
+from sadih_dask.files.file import write_text
 from sadih_dask.files.redaction import redact
 from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.evaluation import AskedRows
@@ -245,8 +244,7 @@ def lengths_of(found: Mapping[str, Any]) -> list[Length]:
 
 def write_metrics(folder: Path, model: Hasher, rows: Collection, found: Measured) -> Path:
     """Write everything that was measured."""
-    text = json.dumps(document(model, rows, found), indent=1).encode()
-    locate(folder / METRICS).write(lambda file: file.writelines([text]))
+    write_text(folder / METRICS, json.dumps(document(model, rows, found), indent=1))
     return folder / METRICS
 
 
@@ -324,12 +322,5 @@ def write_page(
         started=datetime.fromtimestamp(began, UTC),
         seconds=time.time() - began,
     )
-    locate(folder / REPORT).write(lambda file: file.writelines([page.encode()]))
+    write_text(folder / REPORT, page)
     return [*saved, folder / REPORT]
-
-
-def missing_matplotlib() -> str | None:
-    """Say how to install what figures need, if it is not there."""
-    if find_spec("matplotlib") is not None:
-        return None
-    return "figures and reports need matplotlib; install it with: pip install 'sadih-dask[report]'"

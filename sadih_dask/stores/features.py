@@ -30,32 +30,19 @@ from sadih_dask.stores.columns import (
     prepare_labels,
 )
 from sadih_dask.stores.foreign import check_location, chunk_rows_for, open_array
-from sadih_dask.stores.layout import DTYPES
 from sadih_dask.stores.reader import Snapshot
-from sadih_dask.stores.root import Column, Root, Schema, short_hash
+from sadih_dask.stores.root import Root, short_hash
 from sadih_dask.stores.segment import Digests, Rows
 from sadih_dask.stores.store import Columns, Store, StoreWriter, Url, filled, planned
 from sadih_dask.types import Ints
 
 SourcesRecord = Callable[[bytes | None], bytes]
 """From the record of source files that a store has to the one with those of new rows."""
-_FLOATS = frozenset(["float16", "float32", "float64"])
-_BYTES = frozenset(["uint8"])
-SCHEMA: Schema = {
-    "features": Column(_FLOATS, frozenset([2])),
-    "labels": Column(DTYPES - _FLOATS, frozenset([1, 2])),
-    "ids": Column(frozenset(["int64", "uint8"]), frozenset([1, 2])),
-    "thumbnails": Column(_BYTES, frozenset([3, 4])),
-}
-KIND = "sadih-features"
 CLASS_NAMES = Argument("class_names")
 
 
 class FeatureWriter(StoreWriter):
     """Rows that are being written block by block; see `FeatureStore.allocate`."""
-
-    kind: ClassVar[str] = KIND
-    schema: ClassVar[Schema] = SCHEMA
 
     def write(
         self,
@@ -90,8 +77,7 @@ class FeatureStore(Store):
     of uint8.
     """
 
-    kind: ClassVar[str] = KIND
-    schema: ClassVar[Schema] = SCHEMA
+    kind: ClassVar[str] = "sadih-features"
     main_array: ClassVar[str] = "features"
 
     @classmethod
@@ -215,9 +201,8 @@ class FeatureStore(Store):
         if thumbnail_shape is not None:
             arrays["thumbnails"] = ("uint8", tuple(thumbnail_shape))
         files = connect(url, storage_options, follow_links=False)
-        root = planned(KIND, SCHEMA, files, arrays, properties, chunk_rows, compression)
-        form = [arrays, n_rows, root.chunk_rows, root.compression, properties]
-        form += [foreign] * (foreign is not None)
+        root = planned(cls.kind, files, arrays, properties, chunk_rows, compression)
+        form = [arrays, n_rows, root.chunk_rows, root.compression, properties, foreign]
         amend = None if sources is None else _with_sources(files, lambda _: sources)
         mode: commits.Mode = "overwrite" if overwrite else "create"
         key = key or short_hash(form)
@@ -304,7 +289,7 @@ class FeatureStore(Store):
         nothing is deleted.
         """
         root, n_rows = commits.delete_rows(
-            self._snapshot.files, SCHEMA, KIND, lambda state: find_ids(FeatureStore(state), ids)
+            self._snapshot.files, self.kind, lambda state: find_ids(FeatureStore(state), ids)
         )
         self._snapshot = Snapshot(self._snapshot.files, root)
         return n_rows
