@@ -10,6 +10,7 @@ are what evaluation reads of queries and of database rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -23,6 +24,7 @@ from sadih_dask.errors import Argument, InputError, LabelError, Remedy
 from sadih_dask.learning.classes import Targets, Vocabulary, renumbering
 from sadih_dask.learning.labels import LabelGroups, as_rows, group_rows
 from sadih_dask.stores import FeatureStore
+from sadih_dask.stores.ahead import MOST_CHUNKS
 from sadih_dask.types import Array, Ints
 
 
@@ -70,11 +72,15 @@ class ArrayRows(_TwoArrays):
 
 @dataclass(frozen=True)
 class StoreRows:
-    """Rows ``[first, last)`` of a feature store; sent to workers by its address."""
+    """Rows ``[first, last)`` of a feature store; sent to workers by its address.
+
+    ahead   chunks that a task fetches ahead, at most, where they are behind a network
+    """
 
     store: FeatureStore
     first: int
     last: int
+    ahead: int = MOST_CHUNKS
     _spare: _SpareBuffers = field(
         default_factory=lambda: _SpareBuffers(), init=False, repr=False, compare=False
     )
@@ -123,11 +129,11 @@ class StoreRows:
             return
         shape = (min(block_rows, self.n_rows), *self.store.shape(name)[1:])
         buffer = self._spare.take(name, shape, self.store.dtype(name))
-        read = self.store.reader(name, stop)
-        for row in range(start, stop, block_rows):
-            block = buffer[: min(block_rows, stop - row)]
-            read(row, block)
-            yield row, block
+        with closing(self.store.reader(name, stop, self.ahead)) as read:
+            for row in range(start, stop, block_rows):
+                block = buffer[: min(block_rows, stop - row)]
+                read(row, block)
+                yield row, block
         self._spare.give(name, buffer)
 
     def take(self, name: str, rows: Ints) -> Array:
