@@ -21,10 +21,12 @@ import scipy.sparse as sp
 
 from sadih_dask.compute.lazy import Chunks
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
+from sadih_dask.files.filesystem import is_url
 from sadih_dask.learning.classes import Targets, Vocabulary, renumbering
 from sadih_dask.learning.labels import LabelGroups, as_rows, group_rows
 from sadih_dask.stores import FeatureStore
-from sadih_dask.stores.ahead import MOST_CHUNKS
+from sadih_dask.stores.ahead import MOST_CHUNKS, depth_of
+from sadih_dask.stores.reader import BlockReader
 from sadih_dask.types import Array, Ints
 
 
@@ -56,6 +58,7 @@ class ArrayRows(_TwoArrays):
 
     chunk_rows = 1
     local = True
+    remote = False
 
     def blocks(
         self, name: str, start: int, stop: int, block_rows: int
@@ -94,6 +97,18 @@ class StoreRows:
         return cls(store, first, store.n_rows)
 
     @property
+    def remote(self) -> bool:
+        """Whether chunks are behind a network, and fetched ahead."""
+        adopted = (segment.foreign for segment in self.store.segments if segment.foreign)
+        return any(is_url(place) for place in (self.store.url, *adopted))
+
+    def fetched(self) -> int:
+        """Chunks as they are stored that a task has in memory, where they are fetched."""
+        n_features, dtype = self.shape_of_features
+        depth = depth_of(self.chunk_rows * n_features * dtype.itemsize, self.ahead)
+        return 1 + depth if self.remote else 0
+
+    @property
     def n_rows(self) -> int:
         """How many rows there are to read."""
         return self.last - self.first
@@ -124,12 +139,18 @@ class StoreRows:
         """Blocks of rows, each valid until the next; every chunk is read once."""
         start, stop = self.first + start, self.first + stop
         if name == "labels" and not self._labelled:
-            for row in range(start, stop, block_rows):
-                yield row, np.zeros(min(block_rows, stop - row), np.int64)
-            return
+            starts = range(start, stop, block_rows)
+            return ((row, np.zeros(min(block_rows, stop - row), np.int64)) for row in starts)
+        read = self.store.reader(name, stop, self.ahead)
+        read.expect(start)  # before the first block is asked for: others are read beside it
+        return self._filled(name, read, start, stop, block_rows)
+
+    def _filled(
+        self, name: str, read: BlockReader, start: int, stop: int, block_rows: int
+    ) -> Iterator[tuple[int, Array]]:
         shape = (min(block_rows, self.n_rows), *self.store.shape(name)[1:])
         buffer = self._spare.take(name, shape, self.store.dtype(name))
-        with closing(self.store.reader(name, stop, self.ahead)) as read:
+        with closing(read):
             for row in range(start, stop, block_rows):
                 block = buffer[: min(block_rows, stop - row)]
                 read(row, block)
@@ -261,8 +282,8 @@ class StoreLabels:
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[Groups]:
         """Label groups of rows ``[start, stop)``, block by block; every chunk is read once."""
         rows = StoreRows(self.store, 0, self.store.n_rows)
-        for row, labels in rows.blocks("labels", start, stop, block_rows):
-            yield group_rows(labels, first_row=row)
+        blocks = rows.blocks("labels", start, stop, block_rows)
+        return (group_rows(labels, first_row=row) for row, labels in blocks)
 
 
 Labels: TypeAlias = ArrayLabels | StoreLabels

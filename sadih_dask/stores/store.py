@@ -465,6 +465,20 @@ class Store:
         """
         return self._present(name, read_rows(self._snapshot, name, start, stop, out))
 
+    def begin_read(self, name: str, start: int, stop: int) -> Callable[[], npt.NDArray[Any]]:
+        """Begin to fetch rows [start, stop) behind a network; return what waits and gives them."""
+        read = self.reader(name, stop)
+        read.expect(start)
+
+        def finish() -> npt.NDArray[Any]:
+            layout = self._snapshot.layout(name)
+            out = np.empty((stop - start, *layout.row_shape), layout.numpy_dtype)
+            with closing(read):
+                read(start, out)
+            return self._present(name, out)
+
+        return finish
+
     def blocks(
         self, name: str, block_rows: int | None = None
     ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
