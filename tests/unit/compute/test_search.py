@@ -79,10 +79,13 @@ def test_a_store_is_read_in_small_blocks_and_every_chunk_once(
     monkeypatch.setattr("sadih_dask.compute.codes.BLOCK_BYTES", 3 * 128)
     store = store_of(tmp_path / "c", database, chunk_rows=64)
     read: list[tuple[int, int]] = []
-    real = CodeStore.read
-    monkeypatch.setattr(
-        CodeStore, "read", lambda self, name, a, b: read.append((a, b)) or real(self, name, a, b)
-    )
+    real = BlockReader.__call__
+
+    def noted(self: BlockReader, start: int, out: np.ndarray) -> None:
+        read.append((start, start + len(out)))
+        real(self, start, out)
+
+    monkeypatch.setattr(BlockReader, "__call__", noted)
     search(store, queries, 3)
     assert max(b - a for a, b in read) == 128
     assert all(a % 64 == 0 for a, _ in read)
