@@ -19,6 +19,7 @@ from sadih_dask.jobs.search import write_results
 from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.kernels import ROW_BITS
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius, bit_weights
+from sadih_dask.stores.reader import BlockReader
 from tests.support.rankings import naive_distances, random_codes
 
 N_BITS = 20
