@@ -370,12 +370,11 @@ def _encode_block(
     start, stop = writer.rows_of(block)
     first, last = offset + start, offset + stop
     rows = StoreRows(store, 0, store.n_rows)
-    parts = [
-        encoder(values, row) for row, values in rows.blocks(encoder.array, first, last, block_rows)
-    ]
-    ids = store.read("ids", first, last) if "ids" in store.arrays else None
-    labels = store.read("labels", first, last) if labelled else None
-    return writer.write(start, np.concatenate(parts), ids, labels)
+    blocks = rows.blocks(encoder.array, first, last, block_rows)
+    ids = store.begin_read("ids", first, last) if "ids" in store.arrays else None
+    labels = store.begin_read("labels", first, last) if labelled else None
+    codes = np.concatenate([encoder(values, row) for row, values in blocks])
+    return writer.write(start, codes, ids and ids(), labels and labels())
 
 
 def _id_dtype(store: FeatureStore) -> str | None:
