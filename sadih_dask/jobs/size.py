@@ -225,7 +225,7 @@ def _ingest(case: Case, rates: Rates) -> Stage:
         row_seconds=case.row_bytes * rates.ingesting["zstd" if case.store == "s3" else "plain"],
         row_bytes=2 * case.row_bytes,  # read and written
         tasks=-(-case.n_chunks // blocks),
-        requests=3 * case.n_chunks,  # rows, which are read; features and labels
+        requests=2 * 3 * case.n_chunks,  # features and labels: look at a file, read, write
         last_rows=blocks * case.chunk_rows,
         compressed=False,
     )
