@@ -214,6 +214,12 @@ class Root:
         """Return the bytes of a row of all arrays."""
         return sum(layout.row_bytes for layout in self.layouts(1, "none").values())
 
+    @property
+    def form(self) -> dict[str, Any]:
+        """Return what an overwrite replaces beside the rows."""
+        names = ("arrays", "chunk_rows", "compression", "properties", "sources")
+        return {name: getattr(self, name) for name in names}
+
     def layouts(self, chunk_rows: int, compression: str) -> dict[str, ArrayLayout]:
         """Return the arrays of a segment with these chunks."""
         return {
