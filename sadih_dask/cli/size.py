@@ -108,21 +108,9 @@ def _lines(found: Size, rates: Rates) -> Iterator[str]:
             f"{stage.tasks:,}",
             f"{stage.requests:,}" if case.store == "s3" else "",
         )
-        for stage in found.stages
+        for stage in (*found.stages, found.total)
     ]
-    total = sum(stage.seconds for stage in found.stages)
-    hours = sum(stage.core_hours for stage in found.stages)
-    tasks = sum(stage.tasks for stage in found.stages)
-    requests = sum(stage.requests for stage in found.stages) if case.store == "s3" else ""
-    sums = (
-        "all",
-        _time(total),
-        "",
-        _digits(hours),
-        f"{tasks:,}",
-        f"{requests:,}" if requests else "",
-    )
-    yield from table(paid, [*stages, sums])
+    yield from table(paid, stages)
     yield ""
     yield from table(
         ("memory of", "peak", "ask for"),

@@ -22,9 +22,8 @@ from sadih_dask.errors import Argument, IncompleteError, InputError, Remedy, req
 from sadih_dask.files.filesystem import write_atomically
 from sadih_dask.retrieval.codes import check_bitorder, reorder, unpack
 from sadih_dask.stores.codes import CodeStore
-from sadih_dask.types import Array, BitOrder, Bytes
+from sadih_dask.types import Array, BitOrder, Bytes, IndexKind
 
-IndexKind: TypeAlias = Literal["flat", "ivf", "multihash"]
 Form: TypeAlias = Literal["faiss", "usearch", "parquet", "npy", "csv"]
 Progress: TypeAlias = Callable[[int, int], None]
 ENDINGS: dict[str, Form] = {

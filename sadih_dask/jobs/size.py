@@ -173,6 +173,13 @@ class Size:
     storage: dict[str, int]
     fitting_threads: int | None = None
 
+    @property
+    def total(self) -> Stage:
+        """All stages, one after the other."""
+        parts = zip(*((s.seconds, s.requests, s.tasks) for s in self.stages), strict=True)
+        seconds, requests, tasks = map(sum, parts)
+        return Stage("all", seconds, "", requests, tasks, self.stages[0].cores)
+
 
 def size(case: Case, rates: Rates) -> Size:
     """Compute what a case takes."""
