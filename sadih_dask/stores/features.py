@@ -114,7 +114,7 @@ class FeatureStore(Store):
             n_rows,
             shapes["features"][0],
             dtype=_feature_dtype(given["features"].dtype),
-            label_dtype=_label_dtype(given["labels"]) if "labels" in given else None,
+            label_dtype=given["labels"].dtype.newbyteorder("=").name if "labels" in given else None,
             n_labels=shapes["labels"][0] if many else None,
             id_dtype=row_ids.fitting(np.asarray(given["ids"])) if "ids" in given else None,
             thumbnail_shape=shapes.get("thumbnails"),
@@ -377,10 +377,6 @@ def _feature_dtype(dtype: Any) -> str:
     """Return the stored type for features of this one; integers are kept as float32 if exact."""
     name = np.dtype(dtype).newbyteorder("=").name
     return "float32" if name in {"int8", "uint8", "int16", "uint16", "bool"} else name
-
-
-def _label_dtype(labels: Any) -> str:
-    return np.dtype(labels.dtype).newbyteorder("=").name
 
 
 def longer(url: str, there: list[str], given: list[str]) -> list[str]:

@@ -98,14 +98,11 @@ class ArrayLayout:
             "chunk_grid": _named("regular", chunk_shape=[self.chunk_rows, *self.row_shape]),
             "chunk_key_encoding": _named("default", separator="."),
             "fill_value": 0.0 if self.dtype.startswith("float") else 0,
-            "codecs": self._codecs(),
+            "codecs": [_BYTES, _ZSTD, _CRC] if self.compression == "zstd" else [_BYTES, _CRC],
             "attributes": {},
             "dimension_names": list(self.dimensions),
             "storage_transformers": [],
         }
-
-    def _codecs(self) -> list[dict[str, Any]]:
-        return [_BYTES, _ZSTD, _CRC] if self.compression == "zstd" else [_BYTES, _CRC]
 
     def check(self, where: str) -> None:
         """Refuse a layout whose chunks could not be held in memory, or that has no elements."""
