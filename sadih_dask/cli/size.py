@@ -89,6 +89,8 @@ def size_command(as_json: bool, measure: bool, rates_file: str | None, **given: 
 
 
 def _lines(found: Size, rates: Rates) -> Iterator[str]:
+    from dask.utils import format_bytes
+
     from sadih_dask.jobs.size import HEADROOM, KINDS, PLACES
 
     case = found.case
@@ -115,13 +117,15 @@ def _lines(found: Size, rates: Rates) -> Iterator[str]:
     yield from table(
         ("memory of", "peak", "ask for"),
         [
-            (name, f"{_bytes(size)} ({KINDS[name][0]})", _bytes(size * HEADROOM))
+            (name, f"{format_bytes(size)} ({KINDS[name][0]})", format_bytes(int(size * HEADROOM)))
             for name, size in found.memory.items()
         ],
     )
     yield ""
     kept = found.storage | {"all": sum(found.storage.values())}
-    yield from table(("storage of", "bytes (c)"), [(name, _bytes(n)) for name, n in kept.items()])
+    yield from table(
+        ("storage of", "bytes (c)"), [(name, format_bytes(n)) for name, n in kept.items()]
+    )
     yield ""
     yield "c: computed from rates measured on " + rates.machine
     yield "p: predicted by the plan that fit checks before it starts; it hardly grows with the rows"
@@ -139,7 +143,7 @@ def _lines(found: Size, rates: Rates) -> Iterator[str]:
             if found.fitting_threads
             else "not even one thread fits: fewer anchors, or more memory"
         )
-        yield f"does NOT fit into {_bytes(case.memory or 0)} a worker; {remedy}"
+        yield f"does NOT fit into {format_bytes(case.memory or 0)} a worker; {remedy}"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
@@ -167,9 +171,3 @@ def _time(seconds: float) -> str:
 def _digits(value: float) -> str:
     """Two digits: more would not be true."""
     return f"{float(f'{value:.2g}'):,g}"
-
-
-def _bytes(size: float) -> str:
-    from dask.utils import format_bytes
-
-    return format_bytes(int(size))
