@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from sadih_dask.cli import options
 from sadih_dask.cli.output import Bar, echo
+from sadih_dask.types import IndexKind
 
 if TYPE_CHECKING:
     from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
@@ -173,7 +174,7 @@ def _line(ids: Any, distances: Any, room: int) -> str:
 )
 @click.option(
     "--kind",
-    type=click.Choice(["flat", "ivf", "multihash"]),
+    type=click.Choice(get_args(IndexKind)),
     help="Of FAISS: exact; inverted lists; several hash tables.  [default: flat]",
 )
 @click.option("--lists", "n_lists", type=options.COUNT, help="Inverted lists.  [default: √n]")

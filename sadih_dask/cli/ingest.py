@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from sadih_dask.cli import options
 from sadih_dask.cli.output import echo, warn
+from sadih_dask.types import Compression, FloatType, Unlabelled
 
 if TYPE_CHECKING:
     from sadih_dask.ingest import HoldOut, Ingested
@@ -42,7 +43,7 @@ _APPEND = (
 @click.option("--scale", metavar="X", help="A number, or a variable, that multiplies the features.")
 @click.option(
     "--dtype",
-    type=click.Choice(["float16", "float32", "float64"]),
+    type=click.Choice(get_args(FloatType)),
     help="Type to store features in.  [default: their own; float32 for integers]",
 )
 @click.option("--class-names", metavar="FILE", help="Names of the classes in order, one a line.")
@@ -50,7 +51,7 @@ _APPEND = (
 @click.option("--chunk-rows", type=options.COUNT, help="[default: chunks of 8 to 16 MiB]")
 @click.option(
     "--compression",
-    type=click.Choice(["none", "zstd"]),
+    type=click.Choice(get_args(Compression)),
     help="[default: none on a local disk, zstd behind a URL]",
 )
 @click.option(
@@ -62,7 +63,7 @@ _APPEND = (
 @options.overwrite
 @click.option(
     "--unlabelled",
-    type=click.Choice(["error", "drop"]),
+    type=click.Choice(get_args(Unlabelled)),
     default="error",
     help="What to do about rows without any label, where rows may have several.",
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import Bar, complain, echo, echo_json
+from sadih_dask.cli.output import complain, echo, echo_json
 from sadih_dask.errors import lacking
 from sadih_dask.model.methods import METHODS
 from sadih_dask.model.parameters import (
@@ -113,6 +114,18 @@ def _searched(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+@contextmanager
+def _scanning(model: str, running: options.Running) -> Iterator[None]:
+    """Show a scan; who is interrupted is told how to go on."""
+    hint = (
+        f"{model} is as it was before. What a long scan has come to stays in {model}.scan: repeat "
+        "the same command to go on."
+    )
+    bar = running.bar("Scanning", goes_on=True)
+    with options.resumable(hint), running.prepared(), bar:
+        yield
+
+
 @click.command()
 @options.store
 @click.argument("model", type=click.Path(dir_okay=False))
@@ -145,21 +158,9 @@ def fit_command(
     from sadih_dask.stores import FeatureStore
 
     opened = FeatureStore.open(store)
-    checkpoint = f"{model}.scan"
-    hint = (
-        f"{model} is as it was before. What a long scan has come to stays in {checkpoint}: repeat "
-        "the same command to go on."
-    )
-    bar = Bar("Scanning", goes_on=True, quiet=running.quiet)
-    with options.resumable(hint), running.prepared(), bar:
-        fitted = fit(
-            opened,
-            model,
-            _said(parameters),
-            method=method,
-            overwrite=overwrite,
-            checkpoint=checkpoint,
-        )
+    said, scan = _said(parameters), f"{model}.scan"
+    with _scanning(model, running):
+        fitted = fit(opened, model, said, method=method, overwrite=overwrite, checkpoint=scan)
     if fitted.n_rows_known == fitted.n_rows and not fitted.n_rows_removed:
         known = fitted.model.coverage_
         without = len(known.forgotten) if known is not None else 0
@@ -264,12 +265,7 @@ def tune_command(
     opened = FeatureStore.open(store)
     searched = {name: parameters.pop(name) for name in SEARCHED}
     grid = {name: values for name, values in searched.items() if values} or DEFAULT_GRID
-    hint = (
-        f"{model} is as it was before. What a long scan has come to stays in {model}.scan: repeat "
-        "the same command to go on."
-    )
-    bar = Bar("Scanning", goes_on=True, quiet=running.quiet)
-    with options.resumable(hint), running.prepared(), bar:
+    with _scanning(model, running):
         tuned = tune(
             opened,
             model,

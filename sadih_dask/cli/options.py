@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import click
 
 from sadih_dask.cli.output import Bar, LogHandler
 from sadih_dask.files.redaction import RedactingFilter
+from sadih_dask.types import BitOrder
 
 if TYPE_CHECKING:
     from sadih_dask.cluster import Cluster, ClusterSettings
@@ -25,7 +26,7 @@ quiet = click.option("-q", "--quiet", is_flag=True, help="No progress, only resu
 overwrite = click.option("--overwrite", is_flag=True, help="Replace what is there.")
 bitorder = click.option(
     "--bitorder",
-    type=click.Choice(["little", "big"]),
+    type=click.Choice(get_args(BitOrder)),
     default="little",
     help="How bits are packed: as FAISS takes them, or as np.packbits does by default.",
 )

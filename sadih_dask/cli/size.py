@@ -89,6 +89,8 @@ def size_command(as_json: bool, measure: bool, rates_file: str | None, **given: 
 
 
 def _lines(found: Size, rates: Rates) -> Iterator[str]:
+    from dask.utils import format_bytes
+
     from sadih_dask.jobs.size import HEADROOM, KINDS, PLACES
 
     case = found.case
@@ -108,32 +110,22 @@ def _lines(found: Size, rates: Rates) -> Iterator[str]:
             f"{stage.tasks:,}",
             f"{stage.requests:,}" if case.store == "s3" else "",
         )
-        for stage in found.stages
+        for stage in (*found.stages, found.total)
     ]
-    total = sum(stage.seconds for stage in found.stages)
-    hours = sum(stage.core_hours for stage in found.stages)
-    tasks = sum(stage.tasks for stage in found.stages)
-    requests = sum(stage.requests for stage in found.stages) if case.store == "s3" else ""
-    sums = (
-        "all",
-        _time(total),
-        "",
-        _digits(hours),
-        f"{tasks:,}",
-        f"{requests:,}" if requests else "",
-    )
-    yield from table(paid, [*stages, sums])
+    yield from table(paid, stages)
     yield ""
     yield from table(
         ("memory of", "peak", "ask for"),
         [
-            (name, f"{_bytes(size)} ({KINDS[name][0]})", _bytes(size * HEADROOM))
+            (name, f"{format_bytes(size)} ({KINDS[name][0]})", format_bytes(int(size * HEADROOM)))
             for name, size in found.memory.items()
         ],
     )
     yield ""
     kept = found.storage | {"all": sum(found.storage.values())}
-    yield from table(("storage of", "bytes (c)"), [(name, _bytes(n)) for name, n in kept.items()])
+    yield from table(
+        ("storage of", "bytes (c)"), [(name, format_bytes(n)) for name, n in kept.items()]
+    )
     yield ""
     yield "c: computed from rates measured on " + rates.machine
     yield "p: predicted by the plan that fit checks before it starts; it hardly grows with the rows"
@@ -151,7 +143,7 @@ def _lines(found: Size, rates: Rates) -> Iterator[str]:
             if found.fitting_threads
             else "not even one thread fits: fewer anchors, or more memory"
         )
-        yield f"does NOT fit into {_bytes(case.memory or 0)} a worker; {remedy}"
+        yield f"does NOT fit into {format_bytes(case.memory or 0)} a worker; {remedy}"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
@@ -179,9 +171,3 @@ def _time(seconds: float) -> str:
 def _digits(value: float) -> str:
     """Two digits: more would not be true."""
     return f"{float(f'{value:.2g}'):,g}"
-
-
-def _bytes(size: float) -> str:
-    from dask.utils import format_bytes
-
-    return format_bytes(int(size))

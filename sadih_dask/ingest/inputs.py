@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from sadih_dask.errors import Advice, Argument, InputError, LabelError, Remedy
 from sadih_dask.sources import (
@@ -22,8 +22,8 @@ from sadih_dask.sources.contract import DEFAULT_MEMORY_LIMIT, Variable
 from sadih_dask.sources.features import Paths, check_pairs, expand, parts_of
 from sadih_dask.sources.formats import PANDAS_INDEX, is_found_as_ids, is_named_for
 from sadih_dask.sources.labels import advice
+from sadih_dask.types import Unlabelled
 
-Unlabelled = Literal["error", "drop"]
 Part = Literal["database", "queries"]
 MOST_HELD_OUT = 0.5
 BESIDE = ("labels", "ids", "thumbnails")
@@ -193,7 +193,7 @@ def open_inputs(files: DataFiles, known: Sequence[str] | None = None) -> Inputs:
 
     `known` are the classes of a store that the rows are to be added to.
     """
-    if files.unlabelled not in ("error", "drop"):
+    if files.unlabelled not in get_args(Unlabelled):
         raise InputError(f"unlabelled must be 'error' or 'drop', got {files.unlabelled!r}")
     features = open_features(
         files.features,

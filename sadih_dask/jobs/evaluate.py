@@ -16,9 +16,9 @@ import numpy as np
 from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows, coverage_of
 from sadih_dask.compute.evaluate import Counted
-from sadih_dask.compute.rows import StoreRows
+from sadih_dask.compute.rows import StoreRows, check_labelled
 from sadih_dask.compute.run import heard_in, nobody, reporting
-from sadih_dask.errors import Argument, InputError, LabelError, Remedy
+from sadih_dask.errors import InputError
 from sadih_dask.files.archive import read_archive, write_archive
 from sadih_dask.files.file import write_text
 from sadih_dask.files.redaction import redact
@@ -54,14 +54,11 @@ class Collection:
 
     def check(self, model: Hasher) -> None:
         """Refuse what cannot be evaluated, before anything is read."""
-        for store in (self.queries, self.database):
-            if store is not None and "labels" not in store.arrays:
-                raise LabelError(
-                    f"{store.url} has no labels, so nobody knows what is relevant",
-                    remedy=Remedy("Ingest it with {}", Argument("labels")),
-                )
         for store, what in ((self.queries, "queries"), (self.database, "a database")):
-            if store is not None and store.n_rows == 0:
+            if store is None:
+                continue
+            check_labelled(store)
+            if store.n_rows == 0:
                 raise InputError(f"{store.url} has no rows; {what} should have some")
         if self.codes is not None:
             _check_codes(self.codes, self.database, model)

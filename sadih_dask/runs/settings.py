@@ -21,7 +21,7 @@ from sadih_dask.model.parameters import (
     PARAMETERS,
     Parameter,
 )
-from sadih_dask.types import BitOrder
+from sadih_dask.types import BitOrder, Compression, FloatType, IndexKind, Unlabelled
 
 _Section = TypeVar("_Section", bound=Section)
 
@@ -78,9 +78,7 @@ class FileSource(Files):
         None, description="file with the names of the classes, one a line"
     )
     separator: str | None = Field(None, description="splits text into several labels")
-    unlabelled: Literal["error", "drop"] = Field(
-        "error", description="what to do about rows without a label"
-    )
+    unlabelled: Unlabelled = Field("error", description="what to do about rows without a label")
     hold_out: float | None = Field(
         None, gt=0, le=0.5, description="share of the rows that become queries, at random"
     )
@@ -136,13 +134,9 @@ class Store(Section):
 
     url: str | None = Field(None, description="path or URL of the feature store")
     queries_url: str | None = Field(None, description="path or URL of the query store")
-    dtype: Literal["float16", "float32", "float64"] | None = Field(
-        None, description="type of the features"
-    )
+    dtype: FloatType | None = Field(None, description="type of the features")
     chunk_rows: Count | None = Field(None, description="rows of a chunk")
-    compression: Literal["none", "zstd"] | None = Field(
-        None, description="compression of the chunks"
-    )
+    compression: Compression | None = Field(None, description="compression of the chunks")
     bitorder: BitOrder = Field(
         "little", description="how bits of codes are packed, in the index too"
     )
@@ -269,7 +263,7 @@ class Compare(Section):
 class Export(Section):
     """An index file of the codes for FAISS."""
 
-    index: Literal["none", "flat", "ivf", "multihash"] = Field("none", description="kind of index")
+    index: Literal["none"] | IndexKind = Field("none", description="kind of index")
     lists: Count | None = Field(None, description="inverted lists")
     probe: Count = Field(8, description="lists that a search looks into")
     hashes: Count = Field(4, description="hash tables")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, cast, get_args
 
@@ -16,7 +15,7 @@ from sadih_dask.files.filesystem import connect
 from sadih_dask.retrieval.codes import check_bitorder, n_bytes
 from sadih_dask.stores import columns as row_ids
 from sadih_dask.stores import commit as commits
-from sadih_dask.stores.columns import check_lengths, check_names, prepare_bytes, prepare_labels
+from sadih_dask.stores.columns import check_lengths, check_names, prepared
 from sadih_dask.stores.features import longer, numbered
 from sadih_dask.stores.reader import Snapshot
 from sadih_dask.stores.root import Root, short_hash
@@ -281,22 +280,10 @@ class CodeStore(Store):
 
 def _prepare(root: Root, url: str, columns: Sequence[Any], first_row: int) -> Rows:
     """Return codes, ids and labels as they are stored, after every check."""
-    layouts = root.layouts(root.chunk_rows, root.compression)
-    form = "label_bits" if "label_bits" in layouts else "labels"
+    form = "label_bits" if "label_bits" in root.arrays else "labels"
     given: dict[str, Any] = dict(zip(("codes", "ids", form), columns, strict=True))
     if sp.issparse(given[form]):
         given[form] = given[form].toarray()
-    given = {name: np.asarray(rows) for name, rows in given.items() if rows is not None}
-    check_names(set(given), layouts, url)
-    check_lengths(given)
-    rows = {"codes": prepare_bytes(given["codes"], layouts["codes"])}
-    if "ids" in given:
-        encoding = root.properties["ids"]
-        rows["ids"] = row_ids.encode_ids(given["ids"], encoding, layouts["ids"], first_row)
-    if "labels" in given:
-        rows["labels"] = prepare_labels(given["labels"], layouts["labels"], first_row)
-    if "label_bits" in given:
-        unpacked = replace(layouts[form], name="labels", row_shape=(root.properties["n_labels"],))
-        truth = prepare_labels(given[form], unpacked, first_row)
-        rows[form] = np.packbits(truth, axis=1, bitorder="little")
-    return rows
+    given = {name: rows for name, rows in given.items() if rows is not None}
+    check_names(set(given), root.arrays, url)
+    return prepared(root, given, first_row)

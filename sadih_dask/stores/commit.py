@@ -194,7 +194,7 @@ def begin(
     def change(root: Root) -> Root | None:
         nonlocal plan
         _check_begin(files.url, root, mode, key)
-        base = root if mode == "append" and root.segments else _over(root, plan_root)
+        base = root if mode == "append" and root.segments else replace(root, **plan_root.form)
         absorbs = _absorbed(root, n_new) if absorb and mode == "append" else ()
         name = key + (":" + short_hash([segment.id for segment in absorbs]) if absorbs else "")
         found = root.pending_with(name)
@@ -208,18 +208,6 @@ def begin(
 
     update(files, plan_root.kind, change)
     return plan
-
-
-def _over(root: Root, wanted: Root) -> Root:
-    """What the store is going to be, in the place of what it is."""
-    return replace(
-        wanted,
-        uid=root.uid,
-        generation=root.generation,
-        commit=root.commit,
-        segments=root.segments,
-        history=root.history,
-    )
 
 
 def _check_begin(url: str, root: Root, mode: Mode, key: str) -> None:
@@ -283,16 +271,9 @@ def commit(files: Files, plan: Plan, segment: Segment, amend: Amend | None = Non
                 f"{root.generation}, {root.n_rows} rows); nothing was changed. Look at it, and "
                 "repeat the call if it is still wanted"
             )
-        wanted = plan.root
-        new = root.committed(
-            segment,
-            segments=(segment,),
-            arrays=wanted.arrays,
-            chunk_rows=wanted.chunk_rows,
-            compression=wanted.compression,
-            pending=(),  # what others were adding was numbered for the rows that are gone
-            **{"properties": wanted.properties, "sources": wanted.sources, **changes},
-        )
+        # What others were adding was numbered for the rows that are gone
+        changes = {**plan.root.form, **changes}
+        new = root.committed(segment, segments=(segment,), pending=(), **changes)
         return replace(new, history=new.history[-1:])
 
     root = update(files, plan.root.kind, change)
@@ -380,15 +361,7 @@ def restore(files: Files, kind: str, generation: int) -> Root:
                 f"latest is {root.generation}, kept are {kept}"
             )
         former = read_state(files, kind, generation, known[generation])
-        return root.committed(
-            segments=former.segments,
-            arrays=former.arrays,
-            chunk_rows=former.chunk_rows,
-            compression=former.compression,
-            properties=former.properties,
-            sources=former.sources,
-            pending=(),
-        )
+        return root.committed(segments=former.segments, pending=(), **former.form)
 
     return update(files, kind, change)
 

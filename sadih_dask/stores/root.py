@@ -28,7 +28,7 @@ import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from sadih_dask.files.conditional import Version
 from sadih_dask.files.filesystem import Files
 from sadih_dask.stores.foreign import check_location
 from sadih_dask.stores.layout import COMPRESSIONS, DTYPES, MAX_ROWS, ArrayLayout
+from sadih_dask.types import FloatType
 
 FORMAT_VERSION: Final = 2
 ROOT: Final = "zarr.json"
@@ -72,7 +73,7 @@ class Column:
     n_dims: frozenset[int]
 
 
-_FLOATS = frozenset(["float16", "float32", "float64"])
+_FLOATS = frozenset(get_args(FloatType))
 _BYTES = frozenset(["uint8"])
 _IDS = Column(frozenset(["int64", "uint8"]), frozenset([1, 2]))
 SCHEMAS: Final[Mapping[str, Mapping[str, Column]]] = {
@@ -213,6 +214,12 @@ class Root:
     def row_bytes(self) -> int:
         """Return the bytes of a row of all arrays."""
         return sum(layout.row_bytes for layout in self.layouts(1, "none").values())
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """Return what an overwrite replaces beside the rows."""
+        names = ("arrays", "chunk_rows", "compression", "properties", "sources")
+        return {name: getattr(self, name) for name in names}
 
     def layouts(self, chunk_rows: int, compression: str) -> dict[str, ArrayLayout]:
         """Return the arrays of a segment with these chunks."""
