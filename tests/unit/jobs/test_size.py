@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import dask
@@ -24,7 +25,7 @@ from sadih_dask.errors import FormatError, InputError
 from sadih_dask.ingest.synthetic import generate
 from sadih_dask.jobs import rates as measured
 from sadih_dask.jobs.rates import BLOCK_ROWS, Rates
-from sadih_dask.jobs.size import Case, Stage, busy_cores, size
+from sadih_dask.jobs.size import PLACES, Case, Stage, _Work, busy_cores, size
 from sadih_dask.learning.encoders import HashFunction
 from tests.support.processes import ROOT
 
@@ -85,10 +86,39 @@ def test_what_holds_a_case_up() -> None:
     slow = Case(10**8, 512, anchors=0, workers=64, store="s3", bandwidth=1e9)
     assert stage("fit", slow).limit == "store"
     assert stage("fit", slow).seconds >= 10**8 * 2056 * RATES.reading["compressed"] / 1e9
-    few = Case(10**8, 512, anchors=0, workers=16, threads=2, store="s3")
-    assert stage("fit", few).limit == "connections"
+    few = Case(10**8, 512, anchors=0, workers=16, threads=2, store="s3", chunk_rows=2**16)
+    assert stage("encode", few).limit == "connections"  # a chunk a task: nothing to read ahead
     huge = Case(10**9, 16, anchors=0, workers=2000, chunk_rows=2**18, store="s3", bandwidth=1e15)
     assert stage("fit", huge).limit == "scheduler"
+
+
+@pytest.mark.parametrize("computing", [0.02, 0.05, 0.3])
+def test_a_task_that_fetches_ahead_waits_for_its_first_chunk_or_its_connections(
+    computing: float,
+) -> None:
+    """Beside a naive one: a chunk is asked for when the one so many before it was taken."""
+    place, case = PLACES["s3"], Case(64 * 8192, 512, threads=1, cores=1, store="s3")
+    n_chunks, size_of_one = 8, case.chunk_rows * case.row_bytes
+    fetch = place.latency + size_of_one / place.connection
+    taken: list[float] = []
+    done = 0.0
+    for chunk in range(n_chunks):
+        asked = 0.0 if chunk < case.fetched else taken[chunk - case.fetched]
+        taken.append(max(asked + fetch, done))
+        done = taken[-1] + computing
+    work = _Work(
+        replace(case, n_rows=n_chunks * case.chunk_rows),
+        replace(RATES, tasks={"worker": 0.0, "scheduler": 0.0}, objects={"request": 0, "byte": 0}),
+        row_seconds=computing / case.chunk_rows,
+        row_bytes=case.row_bytes,
+        tasks=1,
+        requests=n_chunks,
+        connections=case.fetched,
+        waits=1,
+        wait_bytes=size_of_one,
+        compressed=False,
+    )
+    assert work.time()[0] == pytest.approx(done, rel=0.25)
 
 
 def test_evaluation_grows_as_the_rows_and_no_faster() -> None:
