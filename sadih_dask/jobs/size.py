@@ -224,16 +224,17 @@ def _n_parts(case: Case) -> int:
 def _ingest(case: Case, rates: Rates) -> Stage:
     """Tasks that read a source of large files beside the store, and write it."""
     blocks = blocks_per_task(case.n_chunks, case.all_threads)
+    tasks = -(-case.n_chunks // blocks)
     work = _Work(
         case,
         rates,
         row_seconds=case.row_bytes * rates.ingesting["zstd" if case.store == "s3" else "plain"],
         row_bytes=2 * case.row_bytes,  # read and written
-        tasks=-(-case.n_chunks // blocks),
+        tasks=tasks,
         requests=3 * case.n_chunks,  # rows, which are read; features and labels
         connections=1 + WRITERS,
-        waits=case.n_chunks,  # a task reads its rows one after the other, and others write them
-        wait_bytes=case.n_rows * case.row_bytes,
+        waits=2 * tasks,  # for the first rows, and until the last are written
+        wait_bytes=2 * tasks * case.chunk_rows * case.row_bytes,
         last_rows=blocks * case.chunk_rows,
         compressed=False,
     )
