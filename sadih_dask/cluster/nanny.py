@@ -64,7 +64,7 @@ async def dask_setup(nanny: Nanny) -> None:
         except FatalCommClosedError:  # certificates that do not become right
             raise
         except OSError as error:
-            logger.info("waiting for the scheduler: %s", error)
+            logger.warning("waiting for the scheduler: %s", error)
         else:
             nanny.rpc.reuse(nanny.scheduler_addr, found)
             break
@@ -84,6 +84,6 @@ async def dask_teardown(nanny: Nanny) -> None:
                 workers=[nanny.worker_address], close_workers=False, remove=True
             )
     except (OSError, TimeoutError) as error:
-        logger.info("nothing could be handed over: %s", error)
+        logger.warning("nothing could be handed over: %s", error)
     finally:
         await scheduler.close_rpc()
