@@ -17,6 +17,7 @@ from sadih_dask.model.methods import METHODS, method_named
 from sadih_dask.model.parameters import (
     ALL_PARAMETERS,
     CLASS_FOLDS,
+    MAX_BITS,
     MAX_QUERIES,
     PARAMETERS,
     Parameter,
@@ -38,7 +39,9 @@ def _none_if_said(value: Any) -> Any:
 
 Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Counts: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(_as_list)]
+Lengths: TypeAlias = Annotated[
+    tuple[Annotated[Count, Field(le=MAX_BITS)], ...], BeforeValidator(_as_list)
+]
 
 
 class Run(Section):
@@ -259,7 +262,7 @@ class Evaluation(Section):
     """How the queries are looked up."""
 
     bits: Annotated[
-        Counts, Field(description="further code lengths, solved from the statistics")
+        Lengths, Field(description="further code lengths, solved from the statistics")
     ] = ()
     max_queries: Annotated[
         int,
@@ -278,7 +281,7 @@ class Compare(Section):
         tuple[Literal[tuple(METHODS)], ...],  # type: ignore[valid-type]
         Field(description="methods to compare; all if none is named"),
     ] = ()
-    bits: Annotated[Counts, Field(description="code lengths", min_length=1)] = (16, 32, 64)
+    bits: Annotated[Lengths, Field(description="code lengths", min_length=1)] = (16, 32, 64)
 
 
 class Export(Section):

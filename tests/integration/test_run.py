@@ -562,6 +562,7 @@ def test_queries_with_nothing_to_find_are_remarked(here: Here, place: Path) -> N
     )
     (remark,) = run(here, place)["remarks"]
     assert "7 of 7 queries have no relevant row" in remark
+    assert remark.endswith("it has no class '77'")
 
 
 def test_a_file_that_comes_while_others_are_read_is_read_next(
