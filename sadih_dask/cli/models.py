@@ -19,6 +19,7 @@ from sadih_dask.model.parameters import (
     ALL_PARAMETERS,
     CLASS_FOLDS,
     DEFAULT_GRID,
+    MAX_BITS,
     MAX_QUERIES,
     PARAMETERS,
     Parameter,
@@ -44,6 +45,7 @@ class _Or(click.ParamType[Any]):
             self.fail(f"{error.message} Or say {self._word}.", param, ctx)
 
 
+_LENGTH = click.IntRange(1, MAX_BITS)
 _FLAGS = {"n_bits": "--bits", "random_state": "--seed"}
 """Where an option is called otherwise than the parameter."""
 
@@ -219,7 +221,7 @@ def _output(help_: str) -> options.Decorator:
 _lengths = click.option(
     "-b",
     "--bits",
-    type=options.COUNT,
+    type=_LENGTH,
     multiple=True,
     default=(16, 32, 64),
     show_default="16, 32 and 64",
@@ -364,7 +366,7 @@ def compare_methods_command(
 @click.option(
     "-b",
     "--bits",
-    type=options.COUNT,
+    type=_LENGTH,
     multiple=True,
     help="A further code length, solved from the model's statistics; may be repeated.",
 )
@@ -402,6 +404,7 @@ def evaluate_command(
         Collection,
         document,
         measure,
+        nothing_to_find,
         write_metrics,
         write_page,
     )
@@ -430,6 +433,8 @@ def evaluate_command(
             echo_json(document(learner, rows, found))
         else:
             _print_metrics(found.lengths, learner.hash_function_.n_bits, TIE_RULE)
+        for remark in nothing_to_find(rows, found.lengths):
+            complain(f"warning: {remark}.")
         if output is None:
             return
         written = [write_metrics(output, learner, rows, found)]

@@ -33,7 +33,7 @@ from sadih_dask.errors import (
     Remedy,
 )
 from sadih_dask.files.redaction import redact
-from sadih_dask.learning.classes import Renumbering, Vocabulary, renumbering
+from sadih_dask.learning.classes import Renumbering, Vocabulary, in_short, renumbering
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.signs import scores, signs
@@ -108,6 +108,7 @@ class LookUpLabels:
     groups: LabelGroups
     label_codes: Bytes
     numbering: Renumbering | None = None
+    lacking: tuple[str, ...] = ()
     array: Literal["labels"] = "labels"
 
     @classmethod
@@ -119,7 +120,8 @@ class LookUpLabels:
         own, columns = classes_of(store), store.shape("labels")[1:]
         by_place = bool(columns) and (own is None or classes.are_places)
         numbering = None if by_place else renumbering(classes, own)
-        return cls(groups, label_codes, numbering)
+        lacking = () if numbering is None or own is None else classes.lacks(own)
+        return cls(groups, label_codes, numbering, lacking)
 
     def __call__(self, labels: Array, first_row: int) -> Bytes:
         """Packed codes of a block."""
@@ -134,10 +136,11 @@ class LookUpLabels:
         place = self.groups.widen(n_classes).find(groups.widen(n_classes))[ids]
         unknown = np.flatnonzero(place < 0)
         if len(unknown):
+            named = f" (classes that it does not know: {in_short(self.lacking)})"
             raise LabelError(
                 f"row {first_row + unknown[0]} has a label set that no learned row had "
-                f"({len(unknown)} such rows); fit the model to rows with it first, or hash the "
-                "features instead"
+                f"({len(unknown)} such rows); fit the model to rows with it first"
+                f"{named if self.lacking else ''}, or hash the features instead"
             )
         return self.label_codes[place]
 

@@ -29,6 +29,7 @@ from sadih_dask.model.parameters import (
     CLASS_FOLDS,
     DECIDED_BY_THE_SCAN,
     MAX_QUERIES,
+    check_lengths,
     check_parameters,
     parameters_of,
 )
@@ -59,6 +60,7 @@ def compare_methods(
     """
     for name in methods:
         method_class(name)  # or an error that names them all
+    check_lengths(bits)
     given, asked = dict(parameters or {}), (max_queries, class_folds)
     known = _Known(results, [store.fingerprint(), queries.fingerprint(), given, asked])
     scans: dict[str, Scanned] = {}
