@@ -333,6 +333,7 @@ def compare_methods_command(
     that read the same features share one scan; a method that fails does not stop the others.
     Methods have anchors of their own unless --anchors is given.
     """
+    from sadih_dask.errors import InputError
     from sadih_dask.jobs.methods import compare_methods
     from sadih_dask.report.methods import Outcome, as_table
     from sadih_dask.stores import FeatureStore
@@ -356,6 +357,8 @@ def compare_methods_command(
             told=told,
         )
     echo("", *as_table(found).splitlines())
+    if all(one.failure for one in found):
+        raise InputError("no method could be measured; the table says why")
 
 
 @click.command()

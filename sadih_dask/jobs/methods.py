@@ -126,6 +126,7 @@ def _measure(
     scans: dict[str, Scanned],
 ) -> Iterator[Outcome]:
     rows: AskedRows | None = None
+    database = store if "labels" in store.arrays else None  # else queries have only each other
     for said in parameters:
         outcome = Outcome(name, said["n_bits"], parameters=said)
         try:
@@ -140,7 +141,7 @@ def _measure(
             with _peak_memory() as peak:
                 model.learn_from(scans[decided])
             seconds = time.process_time() - began
-            rows = rows or AskedRows(model, queries, store, *asked)
+            rows = rows or AskedRows(model, queries, database, *asked)
             found = rows.evaluate(model, beside=False, progress=heard_in(store.n_rows)).known
             numbers, errors = (
                 {p: {m: getattr(e, kind)[m] for m in METRICS} for p, e in found.items()}
