@@ -61,7 +61,7 @@ def as_table(outcomes: Sequence[Outcome]) -> str:
     """Every metric under every protocol, a line for each method and length; the best starred."""
     protocols = _measured(outcomes)
     head = "".join(f"{p:>17} " for p in protocols)
-    lines = []
+    lines: list[str] = []
     for metric in METRICS:
         highest = best(outcomes, metric)
         lines += ["", metric] if lines else [metric]
