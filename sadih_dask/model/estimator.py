@@ -49,7 +49,7 @@ from sadih_dask.model.inputs import (
     stored_targets,
 )
 from sadih_dask.model.model_file import Model, read_model, write_model
-from sadih_dask.model.parameters import MAX_QUERIES, check_parameters
+from sadih_dask.model.parameters import MAX_QUERIES, check_lengths, check_parameters
 from sadih_dask.model.scanning import (
     CheckpointLike,
     Scanned,
@@ -291,6 +291,7 @@ class Hasher(
 
         They learn from what this one knows, or from another scan.
         """
+        lengths = check_lengths(lengths)
         if scanned is None:
             self._check_solved()
             scanned = known_scan(self)
