@@ -19,6 +19,7 @@ from sadih_dask.model.parameters import (
     ALL_PARAMETERS,
     CLASS_FOLDS,
     DEFAULT_GRID,
+    MAX_BITS,
     MAX_QUERIES,
     PARAMETERS,
     Parameter,
@@ -44,6 +45,7 @@ class _Or(click.ParamType[Any]):
             self.fail(f"{error.message} Or say {self._word}.", param, ctx)
 
 
+_LENGTH = click.IntRange(1, MAX_BITS)
 _FLAGS = {"n_bits": "--bits", "random_state": "--seed"}
 """Where an option is called otherwise than the parameter."""
 
@@ -219,7 +221,7 @@ def _output(help_: str) -> options.Decorator:
 _lengths = click.option(
     "-b",
     "--bits",
-    type=options.COUNT,
+    type=_LENGTH,
     multiple=True,
     default=(16, 32, 64),
     show_default="16, 32 and 64",
@@ -331,6 +333,7 @@ def compare_methods_command(
     that read the same features share one scan; a method that fails does not stop the others.
     Methods have anchors of their own unless --anchors is given.
     """
+    from sadih_dask.errors import InputError
     from sadih_dask.jobs.methods import compare_methods
     from sadih_dask.report.methods import Outcome, as_table
     from sadih_dask.stores import FeatureStore
@@ -354,6 +357,8 @@ def compare_methods_command(
             told=told,
         )
     echo("", *as_table(found).splitlines())
+    if all(one.failure for one in found):
+        raise InputError("no method could be measured; the table says why")
 
 
 @click.command()
@@ -364,7 +369,7 @@ def compare_methods_command(
 @click.option(
     "-b",
     "--bits",
-    type=options.COUNT,
+    type=_LENGTH,
     multiple=True,
     help="A further code length, solved from the model's statistics; may be repeated.",
 )
@@ -402,6 +407,7 @@ def evaluate_command(
         Collection,
         document,
         measure,
+        nothing_to_find,
         write_metrics,
         write_page,
     )
@@ -430,6 +436,8 @@ def evaluate_command(
             echo_json(document(learner, rows, found))
         else:
             _print_metrics(found.lengths, learner.hash_function_.n_bits, TIE_RULE)
+        for remark in nothing_to_find(rows, found.lengths):
+            complain(f"warning: {remark}.")
         if output is None:
             return
         written = [write_metrics(output, learner, rows, found)]

@@ -349,6 +349,8 @@ def _write(writer: FeatureWriter, feed: Feed, progress: Progress | None) -> int:
     most = blocks_per_task(len(missing), total_threads())
     units, apart = feed.units(missing, writer.block_rows, most)
     task_bytes = feed.working_bytes(writer.block_rows, WRITERS)
+    if feed.fetches():
+        task_bytes = (1 + WRITERS) * feed.working_bytes(writer.block_rows, 1)
     check_tasks("the ingestion", task_bytes, len(units))
     with reporting(in_rows(n_kept, writer.n_rows, progress)):
         own = feed.only(apart)
@@ -367,10 +369,21 @@ def _write_unit(writer: FeatureWriter, blocks: range, feed: Feed) -> Digests:
     """Read rows of files and write them: what a task does.
 
     Blocks are written in threads: a writer waits for the disk or the network after every one, and
-    the reader need not.
+    the reader need not. From files behind a network that can be entered anywhere, each thread reads
+    its own, and waits for neither.
     """
     rows = [writer.rows_of(block) for block in blocks]
-    own, digests = feed.reopened(rows[0][0], rows[-1][1]), Digests()
+    digests = Digests()
+
+    def copy_block(ends: tuple[int, int]) -> Digests:
+        return writer.write_arrays(ends[0], feed.reopened(*ends).rows(*ends))
+
+    if feed.fetches(first for first, _ in rows):
+        with ThreadPoolExecutor(1 + WRITERS) as pool:
+            for found in pool.map(copy_block, rows):
+                digests |= found
+        return digests
+    own = feed.reopened(rows[0][0], rows[-1][1])
     under_way: deque[Future[Digests]] = deque()
     with ThreadPoolExecutor(WRITERS) as pool:
         for first, last in rows:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sadih_dask.errors import InputError
-from sadih_dask.files.filesystem import name_of
+from sadih_dask.files.filesystem import is_url, name_of
 from sadih_dask.ingest.inputs import HoldOut, Inputs
 from sadih_dask.learning.randomness import splitmix64
 from sadih_dask.sources import RowSource
@@ -211,6 +211,15 @@ class Feed:
         if self._deciding is not None:
             found._deciding = found._sources["labels"]
         return found
+
+    def fetches(self, rows: Iterable[int] = ()) -> bool:
+        """Say whether files are behind a network, and can be entered at each of these rows."""
+        source = self._sources.get("features")
+        if source is None or self._deciding is not None:
+            return False
+        urls = all(is_url(part.origin.path) for part in parts_of(source))
+        starts = [self._source_row(row) for row in rows]
+        return urls and all(s.entry(r) == r for s in self._sources.values() for r in starts)
 
     def working_bytes(self, block_rows: int, n_written: int) -> int:
         """Return the bytes of a task that reads one block while it writes others.

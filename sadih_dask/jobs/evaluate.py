@@ -16,15 +16,16 @@ import numpy as np
 from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows, coverage_of
 from sadih_dask.compute.evaluate import Counted
-from sadih_dask.compute.rows import StoreRows, check_labelled
+from sadih_dask.compute.rows import StoreRows, check_labelled, classes_of
 from sadih_dask.compute.run import heard_in, nobody, reporting
 from sadih_dask.errors import InputError
 from sadih_dask.files.archive import read_archive, write_archive
 from sadih_dask.files.file import write_text
 from sadih_dask.files.redaction import redact
+from sadih_dask.learning.classes import in_short
 from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.evaluation import AskedRows
-from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES
+from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES, check_lengths
 from sadih_dask.model.scanning import known_scan
 from sadih_dask.report import code_statistics
 from sadih_dask.report.page import Length, Retrieval, drawings, render
@@ -114,7 +115,7 @@ def measure(
     own = model.hash_function_.n_bits
     if former is not None:
         return _measure_more(model, rows, max_queries, former)
-    all_bits = sorted({own, *n_bits})
+    all_bits = sorted({own, *check_lengths(n_bits)})
     asked = AskedRows(model, rows.queries, rows.database, max_queries, class_folds, all_bits)
     known = known_scan(model)
     heard = heard_in((rows.database or rows.queries).n_rows * len(all_bits)) or nobody
@@ -137,6 +138,20 @@ def measure(
         lengths.append(Length(bits, found, seconds))
         part(0, 1)
     return Measured(lengths, counted, None if rows.database is None else rows.database.n_rows)
+
+
+def nothing_to_find(rows: Collection, lengths: Sequence[Length]) -> tuple[str, ...]:
+    """What to say of queries without a relevant row: most are labelled in another way."""
+    found = lengths[0].protocols.widest
+    if not found.n_without_relevant or rows.database is None:
+        return ()
+    known, asked = classes_of(rows.database), classes_of(rows.queries)
+    lacking = () if known is None or asked is None else known.lacks(asked)
+    why = f"it has no class {in_short(lacking)}" if lacking else "it has no row of their classes"
+    return (
+        f"{found.n_without_relevant:,} of {found.n_queries:,} queries have no relevant row in "
+        f"{redact(rows.database.url)}: {why}",
+    )
 
 
 def _measure_more(

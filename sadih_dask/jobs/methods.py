@@ -29,6 +29,7 @@ from sadih_dask.model.parameters import (
     CLASS_FOLDS,
     DECIDED_BY_THE_SCAN,
     MAX_QUERIES,
+    check_lengths,
     check_parameters,
     parameters_of,
 )
@@ -59,6 +60,7 @@ def compare_methods(
     """
     for name in methods:
         method_class(name)  # or an error that names them all
+    check_lengths(bits)
     given, asked = dict(parameters or {}), (max_queries, class_folds)
     known = _Known(results, [store.fingerprint(), queries.fingerprint(), given, asked])
     scans: dict[str, Scanned] = {}
@@ -124,6 +126,7 @@ def _measure(
     scans: dict[str, Scanned],
 ) -> Iterator[Outcome]:
     rows: AskedRows | None = None
+    database = store if "labels" in store.arrays else None  # else queries have only each other
     for said in parameters:
         outcome = Outcome(name, said["n_bits"], parameters=said)
         try:
@@ -138,7 +141,7 @@ def _measure(
             with _peak_memory() as peak:
                 model.learn_from(scans[decided])
             seconds = time.process_time() - began
-            rows = rows or AskedRows(model, queries, store, *asked)
+            rows = rows or AskedRows(model, queries, database, *asked)
             found = rows.evaluate(model, beside=False, progress=heard_in(store.n_rows)).known
             numbers, errors = (
                 {p: {m: getattr(e, kind)[m] for m in METRICS} for p, e in found.items()}

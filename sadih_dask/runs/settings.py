@@ -17,6 +17,7 @@ from sadih_dask.model.methods import METHODS, method_named
 from sadih_dask.model.parameters import (
     ALL_PARAMETERS,
     CLASS_FOLDS,
+    MAX_BITS,
     MAX_QUERIES,
     PARAMETERS,
     Parameter,
@@ -38,7 +39,9 @@ def _none_if_said(value: Any) -> Any:
 
 Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Counts: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(_as_list)]
+Lengths: TypeAlias = Annotated[
+    tuple[Annotated[Count, Field(le=MAX_BITS)], ...], BeforeValidator(_as_list)
+]
 
 
 class Run(Section):
@@ -241,7 +244,7 @@ class Model(Section):
 class Evaluation(Section):
     """How the queries are looked up."""
 
-    bits: Counts = Field((), description="further code lengths, solved from the statistics")
+    bits: Lengths = Field((), description="further code lengths, solved from the statistics")
     max_queries: int = Field(
         MAX_QUERIES, ge=0, strict=True, description="of more queries so many are looked up; 0: all"
     )
@@ -257,7 +260,7 @@ class Compare(Section):
         tuple[Literal[tuple(METHODS)], ...],  # type: ignore[valid-type]
         Field(description="methods to compare; all if none is named"),
     ] = ()
-    bits: Counts = Field((16, 32, 64), description="code lengths", min_length=1)
+    bits: Lengths = Field((16, 32, 64), description="code lengths", min_length=1)
 
 
 class Export(Section):

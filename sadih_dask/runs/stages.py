@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,17 +17,16 @@ from sadih_dask.jobs.evaluate import (
     FIGURES,
     METRICS,
     REPORT,
-    Collection,
     Measured,
     lengths_of,
     measure,
+    nothing_to_find,
     write_counts,
     write_metrics,
     write_page,
 )
 from sadih_dask.jobs.export import export, grows
 from sadih_dask.jobs.methods import compare_methods
-from sadih_dask.report.page import Length
 from sadih_dask.runs.artefact import Artefact
 from sadih_dask.runs.fit import Fit
 from sadih_dask.runs.record import MOST_CLASSES
@@ -162,7 +161,7 @@ class Evaluate(Stage):
         outputs = {"metrics": metrics, "standard_errors": errors, "n_queries": n_queries}
         outputs |= {"asked": asked.model_dump(mode="json"), "measured_at": found.rows}
         facts = {"rows": n_queries, "measured_at": found.rows}
-        return Made(outputs, facts, self._odd(rows, lengths))
+        return Made(outputs, facts, nothing_to_find(rows, lengths))
 
     def _former(self, context: Context) -> Measured | None:
         """The evaluation of the latest run, if this is its model, and nothing else was asked."""
@@ -176,18 +175,6 @@ class Evaluate(Stage):
         except (SadihError, OSError, ValueError, KeyError) as error:
             logger.warning("%s; everything is evaluated again", error)
             return None
-
-    @staticmethod
-    def _odd(rows: Collection, lengths: Sequence[Length]) -> tuple[str, ...]:
-        """Queries that have nothing to find are probably labelled in another way."""
-        found = lengths[0].protocols.widest
-        if not found.n_without_relevant or rows.database is None:
-            return ()
-        names = [", ".join(store.class_names[:5]) for store in (rows.queries, rows.database)]
-        return (
-            f"{found.n_without_relevant} of {found.n_queries} queries have no relevant row in the "
-            f"database; classes of the queries begin with {names[0]}, of the database {names[1]}",
-        )
 
 
 def _known(numbers: Mapping[str, float]) -> dict[str, float | None]:

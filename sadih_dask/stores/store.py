@@ -33,7 +33,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -54,6 +54,7 @@ from sadih_dask.errors import (
 from sadih_dask.files.filesystem import Files, connect
 from sadih_dask.stores import columns
 from sadih_dask.stores import commit as commits
+from sadih_dask.stores.ahead import MOST_CHUNKS
 from sadih_dask.stores.commit import Amend, Mode, Plan
 from sadih_dask.stores.foreign import tell
 from sadih_dask.stores.layout import (
@@ -459,22 +460,36 @@ class Store:
         """
         return self._present(name, read_rows(self._snapshot, name, start, stop, out))
 
+    def begin_read(self, name: str, start: int, stop: int) -> Callable[[], npt.NDArray[Any]]:
+        """Begin to fetch rows [start, stop) behind a network; return what waits and gives them."""
+        read = self.reader(name, stop)
+        read.expect(start)
+
+        def finish() -> npt.NDArray[Any]:
+            layout = self._snapshot.layout(name)
+            out = np.empty((stop - start, *layout.row_shape), layout.numpy_dtype)
+            with closing(read):
+                read(start, out)
+            return self._present(name, out)
+
+        return finish
+
     def blocks(
         self, name: str, block_rows: int | None = None
     ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Yield the first row and the rows of each block; every chunk is read once."""
         step = block_rows or self.chunk_rows
         layout = self._snapshot.layout(name)
-        read = BlockReader(self._snapshot, name, self.n_rows)
-        for row in range(0, self.n_rows, step):
-            shape = (min(step, self.n_rows - row), *layout.row_shape)
-            block = np.empty(shape, layout.numpy_dtype)
-            read(row, block)
-            yield row, self._present(name, block)
+        with closing(self.reader(name, self.n_rows)) as read:
+            for row in range(0, self.n_rows, step):
+                shape = (min(step, self.n_rows - row), *layout.row_shape)
+                block = np.empty(shape, layout.numpy_dtype)
+                read(row, block)
+                yield row, self._present(name, block)
 
-    def reader(self, name: str, end: int) -> BlockReader:
+    def reader(self, name: str, end: int, most_ahead: int = MOST_CHUNKS) -> BlockReader:
         """Return what reads ascending ranges of rows up to `end`, and no chunk twice."""
-        return BlockReader(self._snapshot, name, end)
+        return BlockReader(self._snapshot, name, end, most_ahead)
 
     def take(self, name: str, rows: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return single rows in the given order; each chunk that holds any is read once."""
