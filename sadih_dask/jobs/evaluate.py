@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sadih_dask.compute.codes import DatabaseCodes
-from sadih_dask.compute.encode import HashRows, coverage_of
+from sadih_dask.compute.encode import HashRows, check_hashed, coverage_of
 from sadih_dask.compute.evaluate import Counted
 from sadih_dask.compute.rows import StoreRows, classes_of
 from sadih_dask.compute.run import heard_in, nobody, reporting
@@ -76,14 +76,9 @@ def _check_codes(codes: CodeStore, database: FeatureStore | None, model: Hasher)
             f"{codes.url} has codes but no labels; give the database that it was made of"
         )
     model.check_codes(codes)
-    coverage = coverage_of(codes)
-    change = None if coverage is None else coverage.difference(database)
-    kind = codes.properties.get("protocol")
-    if kind != "encoded" or change is None or not change.is_empty:
-        raise InputError(
-            f"{codes.url} does not hold the hashed rows of {database.url} as it is now (they are "
-            f"{kind}, of {codes.n_rows} rows); encode it again"
-        )
+    check_hashed(codes, database)
+    if coverage_of(codes) is None:
+        raise InputError(f"{codes.url} does not say which rows it is of; encode {database.url}")
 
 
 @dataclass(frozen=True, eq=False)
