@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from typing import Any
 
-from sadih_dask.cluster.nanny import forked_workers
+from sadih_dask.cluster import nanny
 from sadih_dask.cluster.security import credentials, plain_tcp_refused, tls_files
 from sadih_dask.cluster.settings import ClusterSettings
 from sadih_dask.errors import Argument, ClusterError, ConfigError, Remedy, require
@@ -58,7 +58,7 @@ def processes(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
 
     security = credentials(settings.tls)
     with (
-        dask.config.set({**_ROUTES, **forked_workers(), **scratch()}),
+        dask.config.set({**_ROUTES, **nanny.forked_workers(), **scratch()}),
         LocalCluster(
             n_workers=settings.workers,
             threads_per_worker=settings.threads or 1,
@@ -97,6 +97,7 @@ def slurm_options(settings: ClusterSettings) -> dict[str, Any]:
         "cores": slurm.cores,
         "memory": slurm.memory,
         "processes": 1,
+        "worker_extra_args": [f"--preload-nanny={nanny.__name__}"],
         "protocol": "tls://" if security is not None else "tcp://",
         "scheduler_options": {"port": 0, **_PAGES},
         "job_script_prologue": [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any, TypeAlias
@@ -107,8 +108,16 @@ class DatabaseCodes:
             for row, features in self.source.blocks("features", start, stop, self.block_rows):
                 yield row, self.encoder(np.asarray(features), row)
             return
-        for row in range(start, stop, self.block_rows):
-            yield row, self._between(row, min(row + self.block_rows, stop))
+        starts = range(start, stop, self.block_rows)
+        if (store := self.store) is None:
+            for row in starts:
+                yield row, self.source[row : min(row + self.block_rows, stop)]
+            return
+        with closing(store.reader("codes", stop)) as read:
+            for row in starts:
+                held = np.empty((min(self.block_rows, stop - row), n_bytes(self.n_bits)), np.uint8)
+                read(row, held)
+                yield row, reorder(held, store.bitorder, "little")
 
     def selected(self, start: int, stop: int) -> Iterator[tuple[int | Ints, Bytes]]:
         """As `blocks`, of the rows to search among: with all their numbers where some are not."""

@@ -34,11 +34,11 @@ from sadih_dask.errors import (
 )
 from sadih_dask.files.redaction import redact
 from sadih_dask.learning.classes import Renumbering, Vocabulary, in_short, renumbering
-from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.signs import scores, signs
 from sadih_dask.learning.statistics import canonical_blocks, check_finite, check_numbers
 from sadih_dask.retrieval.codes import n_bytes
+from sadih_dask.retrieval.trees import AnyFunction, BoostedTrees
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.codes import CodeWriter
 from sadih_dask.stores.columns import MAX_ID_BYTES, fitting
@@ -58,7 +58,7 @@ CODE_CHUNK_ROWS = 65_536
 class HashRows:
     """Codes by the hash function, for any rows."""
 
-    function: HashFunction
+    function: AnyFunction
     bitorder: BitOrder = "little"
     array: Literal["features"] = "features"
 
@@ -74,7 +74,10 @@ class HashRows:
         check_numbers(features, first_row)
         if self.function.anchor_map is not None:
             check_finite(features, first_row)
-        bits, again = signs(self.function, features)
+        if isinstance(self.function, BoostedTrees):
+            bits, again = self.function.signs(features)
+        else:
+            bits, again = signs(self.function, features)
         if not np.isfinite(features[again]).all():
             check_finite(features, first_row)
         logger.debug("%d of %d rows from %d on needed float64", len(again), len(bits), first_row)
@@ -85,7 +88,7 @@ class HashRows:
 class ScoreRows:
     """Real-valued scores, whose signs are the bits."""
 
-    function: HashFunction
+    function: AnyFunction
 
     dtype = np.dtype(np.float64)
 
@@ -98,6 +101,8 @@ class ScoreRows:
         """Scores of a block."""
         check_numbers(features, first_row)
         check_finite(features, first_row)
+        if isinstance(self.function, BoostedTrees):
+            return self.function.scores(features)
         return scores(self.function, features)
 
 
@@ -394,12 +399,11 @@ def _encode_block(
     start, stop = writer.rows_of(block)
     first, last = offset + start, offset + stop
     rows = StoreRows(store, 0, store.n_rows)
-    parts = [
-        encoder(values, row) for row, values in rows.blocks(encoder.array, first, last, block_rows)
-    ]
-    ids = store.read("ids", first, last) if "ids" in store.arrays else None
-    labels = store.read("labels", first, last) if labelled else None
-    return writer.write(start, np.concatenate(parts), ids, labels)
+    blocks = rows.blocks(encoder.array, first, last, block_rows)
+    ids = store.begin_read("ids", first, last) if "ids" in store.arrays else None
+    labels = store.begin_read("labels", first, last) if labelled else None
+    codes = np.concatenate([encoder(values, row) for row, values in blocks])
+    return writer.write(start, codes, ids and ids(), labels and labels())
 
 
 def _id_dtype(store: FeatureStore) -> str | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Literal
+from typing import Literal, get_args
 
 from sadih_dask.errors import Advice, Argument, InputError, LabelError, Remedy
 from sadih_dask.files.filesystem import name_of
@@ -25,8 +25,8 @@ from sadih_dask.sources.contract import DEFAULT_MEMORY_LIMIT, Variable
 from sadih_dask.sources.features import Paths, check_pairs, expand, parts_of
 from sadih_dask.sources.formats import PANDAS_INDEX, is_found_as_ids, is_named_for
 from sadih_dask.sources.labels import advice
+from sadih_dask.types import Unlabelled
 
-Unlabelled = Literal["error", "drop"]
 Part = Literal["database", "queries"]
 MOST_HELD_OUT = 0.5
 BESIDE = ("labels", "ids", "thumbnails")
@@ -114,12 +114,8 @@ class DataFiles:
     @property
     def reading_options(self) -> str:
         """Return what decides the rows beside the files themselves."""
-        reading = (self.transpose, self.scale, self.separator, self.unlabelled)
-        named = (self.features_variable, self.labels_variable, self.hold_out)
-        # Stores that were made before ids had a variable are read in the same way as ever
-        return repr(
-            (*reading, *named, *(() if self.ids_variable is None else (self.ids_variable,)))
-        )
+        reading = (self.transpose, self.scale, self.separator, self.unlabelled, self.hold_out)
+        return repr((reading, self.features_variable, self.labels_variable, self.ids_variable))
 
     def expanded(self) -> DataFiles:
         """Return the same with every glob replaced by the files that it matches now."""
@@ -233,7 +229,7 @@ def open_inputs(files: DataFiles, known: Sequence[str] | None = None) -> Inputs:
 
     `known` are the classes of a store that the rows are to be added to.
     """
-    if files.unlabelled not in ("error", "drop"):
+    if files.unlabelled not in get_args(Unlabelled):
         raise InputError(f"unlabelled must be 'error' or 'drop', got {files.unlabelled!r}")
     features = open_features(
         files.features,

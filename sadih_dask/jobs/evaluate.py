@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ import numpy as np
 from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows, check_hashed, coverage_of
 from sadih_dask.compute.evaluate import Counted
-from sadih_dask.compute.rows import StoreRows, classes_of
+from sadih_dask.compute.rows import StoreRows, check_labelled, classes_of
 from sadih_dask.compute.run import heard_in, nobody, reporting
-from sadih_dask.errors import Argument, InputError, LabelError, Remedy
+from sadih_dask.errors import InputError
 from sadih_dask.files.archive import read_archive, write_archive
-from sadih_dask.files.file import locate
+from sadih_dask.files.file import write_text
 from sadih_dask.files.redaction import redact
 from sadih_dask.learning.classes import in_short
 from sadih_dask.model.estimator import Hasher
@@ -56,14 +55,11 @@ class Collection:
 
     def check(self, model: Hasher) -> None:
         """Refuse what cannot be evaluated, before anything is read."""
-        for store in (self.queries, self.database):
-            if store is not None and "labels" not in store.arrays:
-                raise LabelError(
-                    f"{store.url} has no labels, so nobody knows what is relevant",
-                    remedy=Remedy("Ingest it with {}", Argument("labels")),
-                )
         for store, what in ((self.queries, "queries"), (self.database, "a database")):
-            if store is not None and store.n_rows == 0:
+            if store is None:
+                continue
+            check_labelled(store)
+            if store.n_rows == 0:
                 raise InputError(f"{store.url} has no rows; {what} should have some")
         if self.codes is not None:
             _check_codes(self.codes, self.database, model)
@@ -255,8 +251,7 @@ def lengths_of(found: Mapping[str, Any]) -> list[Length]:
 
 def write_metrics(folder: Path, model: Hasher, rows: Collection, found: Measured) -> Path:
     """Write everything that was measured."""
-    text = json.dumps(document(model, rows, found), indent=1).encode()
-    locate(folder / METRICS).write(lambda file: file.writelines([text]))
+    write_text(folder / METRICS, json.dumps(document(model, rows, found), indent=1))
     return folder / METRICS
 
 
@@ -334,12 +329,5 @@ def write_page(
         started=datetime.fromtimestamp(began, UTC),
         seconds=time.time() - began,
     )
-    locate(folder / REPORT).write(lambda file: file.writelines([page.encode()]))
+    write_text(folder / REPORT, page)
     return [*saved, folder / REPORT]
-
-
-def missing_matplotlib() -> str | None:
-    """Say how to install what figures need, if it is not there."""
-    if find_spec("matplotlib") is not None:
-        return None
-    return "figures and reports need matplotlib; install it with: pip install 'sadih-dask[report]'"

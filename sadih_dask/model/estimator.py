@@ -34,7 +34,6 @@ from sadih_dask.compute.rows import StoreRows, check_labelled
 from sadih_dask.compute.run import Progress, is_lazy, reporting
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.classes import Vocabulary
-from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.objective import Trace
 from sadih_dask.learning.randomness import draw_seed
@@ -65,6 +64,7 @@ from sadih_dask.retrieval.codes import check_bitorder, n_bytes, pack, reorder
 from sadih_dask.retrieval.evaluation import sample_queries
 from sadih_dask.retrieval.histograms import histograms_within
 from sadih_dask.retrieval.metrics import mean_average_precision
+from sadih_dask.retrieval.trees import AnyFunction
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.coverage import Coverage, Difference
 from sadih_dask.stores.features import find_ids
@@ -82,7 +82,7 @@ class Learned:
     trace        the objective on the way, of methods that tell, or the number of iterations
     """
 
-    hash_function: HashFunction
+    hash_function: AnyFunction
     label_codes: Bytes | None = None
     trace: Trace = field(default_factory=lambda: Trace((), 0, 0))
 

@@ -7,10 +7,9 @@ import logging
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from typing import Any
 
-from sadih_dask.errors import ConflictError, FormatError, IncompleteError, SadihError
+from sadih_dask.errors import ConflictError, FormatError, IncompleteError, SadihError, lacking
 from sadih_dask.jobs import evaluate
 from sadih_dask.jobs.encode import encode
 from sadih_dask.jobs.evaluate import (
@@ -21,7 +20,6 @@ from sadih_dask.jobs.evaluate import (
     Measured,
     lengths_of,
     measure,
-    missing_matplotlib,
     nothing_to_find,
     write_counts,
     write_metrics,
@@ -188,7 +186,7 @@ class Export(Stage):
     """Codes to an index."""
 
     name, title, needs, makes = "export", "Exporting", ("encode",), (INDEX,)
-    beside, revision = (f"{INDEX}.ids.npy",), 2
+    beside = (f"{INDEX}.ids.npy",)
 
     def wanted(self, settings: Settings) -> bool:
         """Whether an index is asked for."""
@@ -196,9 +194,7 @@ class Export(Stage):
 
     def lacks(self) -> str | None:
         """FAISS, where it is not installed."""
-        if find_spec("faiss") is not None:
-            return None
-        return "an index needs faiss; install it with: pip install 'sadih-dask[faiss]'"
+        return lacking("faiss", "an index")
 
     def decides(self, context: Context) -> Any:
         """The codes and the kind of index."""
@@ -258,16 +254,14 @@ class Report(Stage):
 
     def lacks(self) -> str | None:
         """Matplotlib, where it is not installed."""
-        return missing_matplotlib()
+        return lacking("matplotlib", "a report")
 
     def decides(self, context: Context) -> Any:
         """What was measured, of which model, the names of the classes, and the title."""
         outputs = context.outputs
         shown = [outputs["encode"]["fingerprint"], list(context.database.class_names)]
         report = context.settings.report.model_dump()
-        decided = outputs["fit"].get("refresh")
-        more = () if decided is None else (decided,)
-        return [context.artefacts["evaluate"].key, shown, report, *more]
+        return [context.artefacts["evaluate"].key, shown, report, outputs["fit"].get("refresh")]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Draw, and write the page."""

@@ -21,12 +21,6 @@ from sadih_dask.jobs.inspect import inspect
 from sadih_dask.stores import FeatureStore
 
 
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spare the disk: that bytes survive a power cut cannot be observed here."""
-    monkeypatch.setattr("os.fsync", lambda _: None)
-
-
 def saved(path: Path, array: Any, *, age: float = 3600) -> Path:
     np.save(path, np.asarray(array))
     moment = time.time() - age
