@@ -8,9 +8,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from sadih_dask import SADIH
 from sadih_dask.errors import FormatError, InputError, LabelError, NoFilesError
 from sadih_dask.ingest import DataFiles, ingest
 from sadih_dask.ingest.inputs import open_inputs
+from sadih_dask.jobs.evaluate import Collection
 from sadih_dask.sources import open_features, open_labels
 from sadih_dask.stores import FeatureStore
 
@@ -235,3 +237,15 @@ def test_columns_of_shards_meet_by_name(tmp_path, form):
         with pytest.raises(InputError, match="its columns are not those of the files"):
             ingest(DataFiles(tmp_path / f"{name}.{form}"), tmp_path / "s", mode="append")
     assert FeatureStore.open(tmp_path / "s").n_rows == 4
+
+
+def test_tables_of_queries_have_the_columns_of_the_database(tmp_path):
+    names = [*frame().columns]
+    stores = {}
+    for name, columns in (("a", names), ("b", names), ("c", names[::-1])):
+        write(frame()[columns], tmp_path / f"{name}.parquet")
+        stores[name] = ingest(DataFiles(tmp_path / f"{name}.parquet"), tmp_path / name).store
+    model = SADIH(n_bits=4, anchors=None, n_init=1).fit(stores["a"])
+    Collection(stores["b"], stores["a"]).check(model)
+    with pytest.raises(InputError, match=r"with other columns of features .*in another order"):
+        Collection(stores["c"], stores["a"]).check(model)
