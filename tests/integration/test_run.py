@@ -260,6 +260,7 @@ def test_the_plan_does_nothing(here: Here, place: Path) -> None:
     out, _ = here("run", place / "pipeline.toml", "--plan", "--set", "model.anchors=20")
     assert "ingest    current" in out
     assert re.search(r"fit +to do, 1,\d\d\d rows, .* to read, at most .* of memory", out)
+    assert re.search(r"of memory, then about [\d.]+ s of a processor to solve", out)
     plan = json.loads(here("run", place / "pipeline.toml", "--plan", "--json")[0])
     assert {one["action"] for one in plan} == {"current", "not asked for"}
     assert contents(place / "runs") == before

@@ -1,6 +1,7 @@
 """Tables as people write them: a column for each feature, ids and class names beside; folders."""
 
 import json
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -10,10 +11,10 @@ import pytest
 
 from sadih_dask import SADIH
 from sadih_dask.errors import FormatError, InputError, LabelError, NoFilesError
-from sadih_dask.ingest import DataFiles, ingest
+from sadih_dask.ingest import DataFiles, compare, ingest
 from sadih_dask.ingest.inputs import open_inputs
 from sadih_dask.jobs.evaluate import Collection
-from sadih_dask.sources import open_features, open_labels
+from sadih_dask.sources import open_features, open_ids, open_labels
 from sadih_dask.stores import FeatureStore
 
 ROWS = np.random.default_rng(0).normal(size=(50, 6)).astype("f4")
@@ -82,6 +83,31 @@ def test_an_index_of_pandas_is_the_ids(tmp_path):
     assert everything(found.ids).tolist() == NAMES
 
 
+def other_names(tmp_path):
+    path = tmp_path / "x.parquet"
+    write(frame().rename(columns={"label": "topic", "id": "url"}), path)
+    return path
+
+
+def test_columns_that_nobody_found_are_named(tmp_path):
+    vectors = pd.DataFrame({"emb": list(ROWS), "topic": KINDS, "url": NAMES})
+    write(vectors, tmp_path / "x.parquet")
+    files = DataFiles(str(tmp_path / "x.parquet"))
+    (said,) = map(str, open_inputs(files).advice())
+    assert "Not read: 'topic' (50 int64), 'url' (50 " in said
+    assert "labels_variable" in said
+    with pytest.raises(LabelError, match=r"beside the features there is 'topic' .*'url'"):
+        compare(replace(files, labelled=True), tmp_path / "s.zarr")
+    assert not [*open_inputs(replace(files, labels_variable="topic")).advice()]
+
+
+def test_a_plan_takes_named_columns_for_what_they_are(tmp_path):
+    named = {"labels_variable": "topic", "ids_variable": "url", "labelled": True}
+    files = DataFiles(str(other_names(tmp_path)), **named)
+    assert compare(files, tmp_path / "s.zarr").n_new_rows == 50
+    assert open_inputs(files).features.width == 6
+
+
 def test_no_ids_if_none_are_wanted(tmp_path):
     write(frame(), tmp_path / "x.parquet")
     assert open_inputs(DataFiles(tmp_path / "x.parquet")).ids is not None
@@ -117,6 +143,12 @@ def test_numbers_in_a_txt_file_are_one_a_line(tmp_path):
     np.savetxt(tmp_path / "x.txt", ROWS)
     with pytest.raises(InputError, match=r"one value a line.*np.loadtxt"):
         open_features(tmp_path / "x.txt")
+
+
+def test_an_empty_file_of_ids(tmp_path):
+    (tmp_path / "gone.txt").write_text("")
+    with pytest.raises(FormatError, match=r"gone\.txt: is empty, there are no ids in it"):
+        open_ids(tmp_path / "gone.txt")
 
 
 def test_long_listings_say_how_many_more(tmp_path):
