@@ -19,7 +19,7 @@ import numpy as np
 from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.rows import ArrayRows, StoreRows
 from sadih_dask.errors import Argument, DtypeError, InputError, Remedy
-from sadih_dask.learning.classes import Vocabulary
+from sadih_dask.learning.classes import Vocabulary, in_short
 from sadih_dask.retrieval.codes import check_bitorder, check_packed, n_bytes, reorder
 from sadih_dask.stores import CodeStore
 from sadih_dask.types import Array, BitOrder, Bytes, Ints
@@ -239,9 +239,8 @@ def _class_numbers(store: CodeStore, values: list[Any]) -> Ints:
     numbers = known.find(wanted)
     if np.any(numbers < 0):
         unknown = values[int(np.argmax(numbers < 0))]
-        shown = ", ".join(map(repr, store.class_names[:5]))
-        more = f" ... ({len(known):,})" if len(known) > 5 else ""
-        raise InputError(f"{store.url} has no class {unknown!r}; it has {shown}{more}")
+        has = in_short(store.class_names)
+        raise InputError(f"{store.url} has no class {unknown!r}; it has {has}")
     return numbers
 
 

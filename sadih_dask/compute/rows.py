@@ -300,7 +300,10 @@ def check_labelled(store: FeatureStore) -> None:
 
 def classes_of(store: FeatureStore) -> Vocabulary | None:
     """The classes of a store by name, or None if they are numbers without names."""
-    return Vocabulary.of_names(store.class_names) if store.class_names else None
+    if not store.class_names:
+        return None
+    several = "labels" in store.arrays and len(store.shape("labels")) > 1
+    return (Vocabulary.of_columns if several else Vocabulary.of_names)(store.class_names)
 
 
 def open_labels(database: Any, queries: Any) -> tuple[Labels, ArrayLabels]:

@@ -268,7 +268,7 @@ class LocalFiles:
 
     def write(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> None:
         """Replace `key` by the concatenated parts in one step."""
-        self._write(key, parts, durable)
+        self._write(key, parts, durable, create=False)
 
     def create(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> bool:
         """Write `key` only if nothing is there, in one step; return whether it was written."""
@@ -277,9 +277,7 @@ class LocalFiles:
             return False
         return self._write(key, parts, durable, create=True)
 
-    def _write(
-        self, key: str, parts: Sequence[Buffer], durable: bool, *, create: bool = False
-    ) -> bool:
+    def _write(self, key: str, parts: Sequence[Buffer], durable: bool, *, create: bool) -> bool:
         self._check_folder(key.rpartition("/")[0])
         target = Path(self.path(key))
         make_folder(target.parent)
@@ -406,26 +404,22 @@ class RemoteFiles:
         """Write `key` only if nothing is there, in one step; return whether it was written."""
         del durable
         data = b"".join(memoryview(part).cast("B") for part in parts)
+        return self.write_if(key, data, mode="create")
+
+    def write_if(self, key: str, data: bytes, **condition: Any) -> bool:
+        """Write `key` on a condition in the words of the client; return whether it was kept."""
         try:
             with self._reached():
-                self.filesystem.pipe_file(self.path(key), data, mode="create")
-        except FileExistsError:
-            return False
+                self.filesystem.pipe_file(self.path(key), data, **condition)
         except OSError as error:
-            if error.errno == errno.EEXIST or "PreconditionFailed" in str(error):
-                return False
-            raise
+            if not _is_refusal(error):
+                raise
+            return False
         return True
 
     def names(self, folder: str) -> list[str]:
         """Return the names directly in `folder`, or nothing if there is no such folder."""
-        self.filesystem.invalidate_cache()
-        try:
-            with self._reached():
-                found = self.filesystem.ls(self.path(folder), detail=False)
-        except FileNotFoundError:
-            return []
-        return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
+        return sorted(name_of(str(info["name"])) for info in self._listed(folder))
 
     def left_behind(self, folder: str) -> list[str]:
         """Nothing: a PUT leaves nothing behind."""
@@ -434,23 +428,33 @@ class RemoteFiles:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the files directly in `folder` and their lengths, by one listing."""
+        found = (info for info in self._listed(folder) if info["type"] == "file")
+        return {name_of(str(info["name"])): int(info["size"]) for info in found}
+
+    def _listed(self, folder: str) -> list[dict[str, Any]]:
         self.filesystem.invalidate_cache()
         try:
             with self._reached():
-                found = self.filesystem.ls(self.path(folder), detail=True)
+                return list(self.filesystem.ls(self.path(folder), detail=True))
         except FileNotFoundError:
-            return {}
-        return {
-            str(info["name"]).rsplit("/", 1)[-1]: int(info["size"])
-            for info in found
-            if info["type"] == "file"
-        }
+            return []
 
     def delete(self, key: str) -> None:
         """Remove `key`, a file or a folder with all it holds; absence is no error."""
         self.filesystem.invalidate_cache()
         with self._reached(), contextlib.suppress(FileNotFoundError):
             self.filesystem.rm(self.path(key), recursive=True)
+
+
+_REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
+
+
+def _is_refusal(error: OSError) -> bool:
+    response = getattr(error.__cause__, "response", None)
+    code = response.get("Error", {}).get("Code") if isinstance(response, dict) else None
+    return (
+        error.errno == errno.EEXIST or isinstance(error, FileExistsError) or str(code) in _REFUSED
+    )
 
 
 Files: TypeAlias = LocalFiles | RemoteFiles

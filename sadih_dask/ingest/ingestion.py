@@ -121,7 +121,11 @@ def ingest(
     if in_place and mode == "append":
         raise InputError("an array that stays in place is a store of its own; leave out the append")
     if store is not None and mode == "append":
-        _check_fixed(store, form)
+        for name, has in other_form(store, form).items():
+            raise InputError(
+                f"{store.url} has {name}={has!r}, and appending cannot change that; got "
+                f"{name}={form[name]!r}. Leave it out, or ingest all files anew"
+            )
         _check_unchanged(store, known, seen)
         new = [not known.has(mark) for mark in seen.marks]
         if not any(new):
@@ -484,18 +488,14 @@ def _check_unchanged(store: FeatureStore, known: Provenance, seen: Provenance) -
         )
 
 
-def _check_fixed(store: FeatureStore, fixed: Mapping[str, str | int | None]) -> None:
+def other_form(store: FeatureStore, form: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a store has where another form is asked for: dtype, chunk_rows, compression."""
     found = {
         "dtype": store.dtype("features").name,
         "chunk_rows": store.new_chunk_rows,
         "compression": store.compression,
     }
-    for name, wanted in fixed.items():
-        if wanted is not None and wanted != found[name]:
-            raise InputError(
-                f"{store.url} has {name}={found[name]!r}, and appending cannot change that; got "
-                f"{name}={wanted!r}. Leave it out, or ingest all files anew"
-            )
+    return {name: found[name] for name, v in form.items() if v not in (None, found[name])}
 
 
 def _check_form(store: FeatureStore, inputs: Inputs) -> None:

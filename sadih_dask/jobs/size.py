@@ -178,6 +178,13 @@ class Size:
     storage: dict[str, int]
     fitting_threads: int | None = None
 
+    @property
+    def total(self) -> Stage:
+        """All stages, one after the other."""
+        parts = zip(*((s.seconds, s.requests, s.tasks) for s in self.stages), strict=True)
+        seconds, requests, tasks = map(sum, parts)
+        return Stage("all", seconds, "", requests, tasks, self.stages[0].cores)
+
 
 def size(case: Case, rates: Rates) -> Size:
     """Compute what a case takes."""
@@ -228,17 +235,18 @@ def _ingest(case: Case, rates: Rates) -> Stage:
     work = _Work(
         case,
         rates,
+        "ingest",
         row_seconds=case.row_bytes * rates.ingesting["zstd" if case.store == "s3" else "plain"],
         row_bytes=2 * case.row_bytes,  # read and written
         tasks=tasks,
-        requests=3 * case.n_chunks,  # rows, which are read; features and labels
+        requests=2 * 3 * case.n_chunks,  # features and labels: look at a file, read, write
         connections=1 + WRITERS,
         waits=2 * tasks,  # for the first rows, and until the last are written
         wait_bytes=2 * tasks * case.chunk_rows * case.row_bytes,
         last_rows=blocks * case.chunk_rows,
         compressed=False,
     )
-    return _stage("ingest", case, work, *work.time())
+    return work.stage()
 
 
 def _fit(case: Case, rates: Rates) -> Stage:
@@ -251,6 +259,7 @@ def _fit(case: Case, rates: Rates) -> Stage:
     work = _Work(
         case,
         rates,
+        "fit",
         row_seconds=rates.of_row("scan", case.n_features, case.anchors, case.n_bits),
         row_bytes=case.row_bytes,
         tasks=leaves + merges + parts,
@@ -261,7 +270,6 @@ def _fit(case: Case, rates: Rates) -> Stage:
         more_seconds=merges * case.shape.statistics * rates.merging,
         last_rows=BLOCK_ROWS if whole < nodes else node,
     )
-    seconds, limit = work.time()
     place = _place(case, rates)
     drawn = min(SAMPLE_BLOCKS * -(-BLOCK_ROWS // case.chunk_rows), case.n_chunks)
     reads = drawn * (2 if case.anchors else 1)  # labels, and rows to draw anchors from
@@ -269,13 +277,14 @@ def _fit(case: Case, rates: Rates) -> Stage:
     if case.anchors:
         fetching += drawn * case.chunk_rows * case.row_bytes / place.connection
     alone = fetching / case.fetched + rates.of_solving(case.columns, case.n_classes)
-    return _stage("fit", case, work, seconds + alone, limit, reads)
+    return work.stage(alone, reads)
 
 
 def _encode(case: Case, rates: Rates) -> Stage:
     work = _Work(
         case,
         rates,
+        "encode",
         row_seconds=rates.of_row("encode", case.n_features, case.anchors, case.n_bits),
         row_bytes=case.row_bytes,
         tasks=case.n_code_chunks,
@@ -285,7 +294,7 @@ def _encode(case: Case, rates: Rates) -> Stage:
         wait_bytes=case.n_code_chunks * case.chunk_rows * case.row_bytes,
         last_rows=case.n_rows / case.n_code_chunks,
     )
-    return _stage("encode", case, work, *work.time())
+    return work.stage()
 
 
 def _evaluate(case: Case, rates: Rates) -> Stage:
@@ -296,6 +305,7 @@ def _evaluate(case: Case, rates: Rates) -> Stage:
     work = _Work(
         case,
         rates,
+        "evaluate",
         row_seconds=case.n_queries * rates.of_pair(case.n_bits),
         row_bytes=len(queries) * (n_bytes(case.n_bits) + LABEL_BYTES),
         tasks=len(queries) * len(ranges),
@@ -305,18 +315,9 @@ def _evaluate(case: Case, rates: Rates) -> Stage:
         last_rows=len(ranges[0]) / len(queries),
         compressed=False,
     )
-    seconds, limit = work.time()
     alone = rates.of_judging("seconds", case.n_features, case.anchors)
-    if alone > seconds:
-        limit = "the driver"
-    return _stage("evaluate", case, work, seconds + alone, limit)
-
-
-def _stage(
-    name: str, case: Case, work: _Work, seconds: float, limit: str, more_requests: int = 0
-) -> Stage:
-    requests = work.requests + more_requests
-    return Stage(name, seconds, limit, requests, work.tasks, case.workers * case.cores)
+    found = work.stage(alone)
+    return replace(found, limit="the driver") if 2 * alone > found.seconds else found
 
 
 @dataclass(frozen=True)
@@ -329,6 +330,7 @@ class _Work:
 
     case: Case
     rates: Rates
+    name: str
     row_seconds: float
     row_bytes: float
     tasks: int
@@ -340,8 +342,8 @@ class _Work:
     last_rows: float = 0.0
     compressed: bool = True
 
-    def time(self) -> tuple[float, str]:
-        """Seconds, and what would have to be faster first."""
+    def stage(self, alone: float = 0.0, more_requests: int = 0) -> Stage:
+        """The stage, with seconds that the driver works alone, and requests that it makes."""
         case, rates = self.case, self.rates
         place = _place(case, rates)
         n_bytes, wait_bytes = case.n_rows * self.row_bytes, self.wait_bytes
@@ -367,7 +369,8 @@ class _Work:
         )
         # The last tasks do not end together: half of one, on average.
         last = self.last_rows / case.n_rows * (processor + waiting) / 2
-        return seconds + last, limit
+        requests, cores = self.requests + more_requests, case.workers * case.cores
+        return Stage(self.name, seconds + last + alone, limit, requests, self.tasks, cores)
 
 
 def _place(case: Case, rates: Rates) -> Place:

@@ -66,8 +66,8 @@ from sadih_dask.stores.layout import (
 from sadih_dask.stores.reader import BlockReader, Snapshot, read_rows, take_places, take_rows
 from sadih_dask.stores.root import (
     KEPT_GENERATIONS,
+    SCHEMAS,
     Root,
-    Schema,
     Segment,
     new_id,
     read_root,
@@ -94,7 +94,6 @@ RowsBetween = Callable[[Root, int, int], Rows]
 
 def planned(
     kind: str,
-    schema: Schema,
     files: Files,
     arrays: Columns,
     properties: Mapping[str, Any],
@@ -108,7 +107,7 @@ def planned(
     behind a network are.
     """
     for name, (dtype, row_shape) in arrays.items():
-        column = schema[name]
+        column = SCHEMAS[kind][name]
         if dtype not in column.dtypes:
             raise DtypeError(
                 f"{name} cannot be stored as {dtype}; convert to one of "
@@ -134,9 +133,6 @@ class StoreWriter:
     what is left to do, also after a crash and in another process; `finalise` commits.
     """
 
-    kind: ClassVar[str]
-    schema: ClassVar[Schema]
-
     def __init__(self, files: Files, plan: Plan, amend: Amend | None = None) -> None:
         self._files, self._plan, self._amend = files, plan, amend
         self._segment: SegmentWriter = plan.writer(files)
@@ -160,7 +156,7 @@ class StoreWriter:
         if _KEY.fullmatch(key) is None:
             key = short_hash(key)
         Plan(mode, root, "", key, n_new).writer(files).check()
-        found = commits.begin(files, cls.schema, root, n_new, mode, key, absorb=absorb)
+        found = commits.begin(files, root, n_new, mode, key, absorb=absorb)
         writer = cls(files, replace(found, foreign=foreign), amend)
         writer._segment.begin()
         return writer
@@ -215,14 +211,14 @@ class StoreWriter:
     def _finalise(self) -> Root:
         """Commit the rows once every block is written."""
         absorbed = tuple(leaf for part in self._plan.absorbs for leaf in part.live_leaves())
-        sealed = commits.seal(self._files, self.schema, self.kind, self._segment, absorbed)
-        root = commits.commit(self._files, self.schema, self._plan, sealed, self._amend)
+        sealed = commits.seal(self._files, self._plan.root.kind, self._segment, absorbed)
+        root = commits.commit(self._files, self._plan, sealed, self._amend)
         if root is not None:
             return root
         # Small segments at the end, which were to become one with these rows, have changed. The
         # rows are read first: to begin again with the same key gives up what is written
         rows = commits.rows_alone(self._files, self._plan, sealed)
-        place = (self._files, self.schema, self._plan.root, self.n_rows)
+        place = (self._files, self._plan.root, self.n_rows)
         plan = commits.begin(*place, "append", self._plan.key, absorb=False)
         alone = type(self)(self._files, plan, self._amend)
         alone._segment.begin()
@@ -232,7 +228,7 @@ class StoreWriter:
     def abandon(self) -> None:
         """Give up what is being written; nothing of it can be committed any more."""
         mine = self._plan.segment_id
-        commits.abandon(self._files, self.schema, self.kind, lambda entry: entry.id == mine)
+        commits.abandon(self._files, self._plan.root.kind, lambda entry: entry.id == mine)
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
@@ -319,7 +315,6 @@ class Store:
     """One state of a store, opened for reading; cheap to copy to a worker, safe in threads."""
 
     kind: ClassVar[str]
-    schema: ClassVar[Schema]
     main_array: ClassVar[str]
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -340,7 +335,7 @@ class Store:
     def open(cls, url: Url, *, storage_options: Mapping[str, Any] | None = None) -> Self:
         """Open the latest state of the store at a local path or an fsspec URL."""
         files = connect(url, storage_options, follow_links=False)
-        return cls(Snapshot(files, read_root(files, cls.kind, cls.schema)[0]))
+        return cls(Snapshot(files, read_root(files, cls.kind)[0]))
 
     def _check_properties(self) -> None:
         """Raise FormatError if the attributes are not those of this kind of store."""
@@ -570,7 +565,7 @@ class Store:
         it raises at once, since nothing can be said about the rest.
         """
         files, root = self._snapshot.files, self._root
-        state = read_state(files, self.kind, self.schema, root.generation, root.commit)
+        state = read_state(files, self.kind, root.generation, root.commit)
         names = self.arrays if arrays is None else arrays
         return verify_snapshot(
             Snapshot(files, state), names, workers or min(4, os.cpu_count() or 1), progress
@@ -589,7 +584,7 @@ class Store:
     def refresh(self) -> Self:
         """Return the latest state of the same store."""
         files = self._snapshot.files
-        return type(self)(Snapshot(files, read_root(files, self.kind, self.schema)[0]))
+        return type(self)(Snapshot(files, read_root(files, self.kind)[0]))
 
     def clone(self, url: Url) -> Self:
         """Make these rows a store of their own, which may then be changed by itself.
@@ -597,7 +592,7 @@ class Store:
         Files are shared by hard links, or copied by the server behind a URL: no row is read.
         """
         files = connect(url, self._snapshot.files.options, follow_links=False)
-        return type(self)(Snapshot(files, commits.clone(self._snapshot, files, self.schema)))
+        return type(self)(Snapshot(files, commits.clone(self._snapshot, files)))
 
     def compact(
         self, *, one_segment: bool = False, purge: bool = False, progress: Progress | None = None
@@ -609,7 +604,7 @@ class Store:
         rows that were begun to be written have taken others up, which may be deleted by now.
         """
         files = self._snapshot.files
-        place = (files, self.schema, self.kind)
+        place = (files, self.kind)
         if purge and (by := [p.by for p in self.refresh()._root.pending if p.absorbs]):
             raise ConflictError(
                 f"{self.url}: {len(by)} additions were begun and not finished (by {by[0]}), and "
@@ -629,15 +624,15 @@ class Store:
 
     def collect(self) -> list[str]:
         """Delete files that no state can reach any more; return their keys."""
-        return commits.collect(self._snapshot.files, self.schema, self.kind)
+        return commits.collect(self._snapshot.files, self.kind)
 
     def abandon(self) -> int:
         """Give up everything that was begun and never finished; return how many segments."""
-        return commits.abandon(self._snapshot.files, self.schema, self.kind)
+        return commits.abandon(self._snapshot.files, self.kind)
 
     def restore(self, generation: int) -> Self:
         """Make a former state the latest again, and return it."""
-        commits.restore(self._snapshot.files, self.schema, self.kind, generation)
+        commits.restore(self._snapshot.files, self.kind, generation)
         return self.refresh()
 
     def __len__(self) -> int:
@@ -673,7 +668,7 @@ def _reopen(
         found = _OPENED.get(key)
     if found is None:
         files = connect(url, options, follow_links=False)
-        found = cls(Snapshot(files, read_state(files, cls.kind, cls.schema, generation, commit)))
+        found = cls(Snapshot(files, read_state(files, cls.kind, generation, commit)))
         with _OPENED_LOCK:
             _OPENED[key] = found
             while len(_OPENED) > _OPENED_LIMIT:
