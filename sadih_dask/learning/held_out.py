@@ -159,7 +159,7 @@ def choose_penalty(statistics: Statistics, seed: np.random.Generator) -> float:
             fitted = part.features @ la.cho_solve(factor, XYt, check_finite=False)
             lost[0, k] = np.square(wanted - fitted).sum(axis=1)
             if ranked:
-                lost[1, k] = lost_by_rank(fitted + share, labels.indices)
+                lost[1, k] = lost_by_rank(fitted + share, part.groups.indices[part.group])
         losses.append(lost)
     squared, by_rank = np.concatenate(losses, axis=2)
     best = _largest_good(squared)
