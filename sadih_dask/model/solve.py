@@ -43,20 +43,20 @@ class Validation:
 
     def __init__(self, statistics: Statistics, seed: int) -> None:
         self._statistics, self._seed = statistics, seed
-        self._trials: dict[tuple[float, str], Trial | None] = {}
+        self._trials: dict[tuple[float, str, bool], Trial | None] = {}
 
     @cached_property
     def penalty(self) -> float:
         """The penalty that predicts labels of the rows best."""
         return choose_penalty(self._statistics, generator(self._seed, "penalty"))
 
-    def trial(self, ridge: float, kind: EncoderKind) -> Trial | None:
+    def trial(self, ridge: float, kind: EncoderKind, nested: bool = False) -> Trial | None:
         """What judges codes; None where no row can be left out."""
-        if (ridge, kind) not in self._trials:
+        if (key := (ridge, kind, nested)) not in self._trials:
             parts = hold_out(self._statistics, ridge, balanced=kind == "posterior")
-            found = Trial(self._statistics, parts, kind, self._seed) if parts else None
-            self._trials[ridge, kind] = found
-        return self._trials[ridge, kind]
+            found = Trial(self._statistics, parts, kind, self._seed, nested) if parts else None
+            self._trials[key] = found
+        return self._trials[key]
 
 
 def learn(
@@ -117,7 +117,7 @@ class Family:
         self._trial: Trial | None = None
         self._balanced = self._encoder == "posterior"
         if self._encoder in BY_REGRESSION:
-            self._trial = validation.trial(ridge, self._encoder)
+            self._trial = validation.trial(ridge, self._encoder, parameters.start == "nested")
         self._starts = []
         for restart, stream in enumerate(generator(seed, "starts").spawn(n_init)):
             self._starts.append(start_codes(self._problem, parameters.start, restart, stream))

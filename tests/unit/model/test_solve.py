@@ -7,6 +7,7 @@ import pytest
 from sklearn.base import clone
 
 from sadih_dask import SADIH
+from sadih_dask.errors import InputError
 from sadih_dask.model.parameters import PARAMETERS
 from sadih_dask.model.solve import Family, learn
 from tests.support.datasets import blobs, tagged_blobs
@@ -68,3 +69,5 @@ def test_models_of_several_lengths_are_those_of_refits() -> None:
         assert found.fingerprint_ == expected.fingerprint_
         np.testing.assert_array_equal(found.label_codes_, expected.label_codes_)
     assert model.n_bits == 8
+    with pytest.raises(InputError, match="n_bits=100000; expected a whole number from 1 to 2048"):
+        model.at_lengths([8, 100_000])
