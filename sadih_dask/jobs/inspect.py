@@ -99,6 +99,7 @@ class ModelDescription:
     kind: str
     url: str
     stored_bytes: int
+    method: str
     n_bits: int
     n_features: int
     n_classes: int
@@ -256,6 +257,7 @@ def _describe_model(url: str, stored_bytes: int, model: Model) -> ModelDescripti
         kind="sadih-model",
         url=url,
         stored_bytes=stored_bytes,
+        method=model.method,
         n_bits=model.hash_function.n_bits,
         n_features=model.n_features_in,
         n_classes=len(model.classes),

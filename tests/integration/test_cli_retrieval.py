@@ -415,8 +415,11 @@ def strange(folder: Path) -> Path:
             "evaluate m.sadih q.zarr db.zarr --codes other-codes.zarr",
             "Encode the rows with this one",
         ),
-        ("evaluate m.sadih q.zarr db.zarr --codes q-codes.zarr", "does not hold the hashed rows"),
-        ("evaluate m.sadih q.zarr db.zarr --codes learned.zarr", "they are learned"),
+        (
+            "evaluate m.sadih q.zarr db.zarr --codes q-codes.zarr",
+            "does not hold codes of the rows of",
+        ),
+        ("evaluate m.sadih q.zarr db.zarr --codes learned.zarr", "holds learned codes"),
         ("evaluate light.sadih q.zarr", "saved without statistics"),
         ("evaluate none.sadih q.zarr -o made", "none.sadih does not exist"),
         ("export q.zarr x.faiss", "holds 'sadih-features', expected 'sadih-codes'"),

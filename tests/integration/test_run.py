@@ -380,8 +380,7 @@ def test_bad_data_is_named_and_nothing_becomes_the_latest(here: Here, place: Pat
 
 
 def test_an_index_needs_faiss(here: Here, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("runs.stages", "jobs.evaluate"):
-        monkeypatch.setattr(f"sadih_dask.{module}.find_spec", lambda name: None)
+    monkeypatch.setattr("sadih_dask.errors.find_spec", lambda name: None)
     _, err = here("run", place / "pipeline.toml", "--set", "export.index=flat", code=2)
     assert "pip install 'sadih-dask[faiss]'" in err
     assert not (place / "runs" / "artefacts").exists()
