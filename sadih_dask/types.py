@@ -13,7 +13,7 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Array: TypeAlias = NDArray[Any]
 
 BitOrder: TypeAlias = Literal["little", "big"]
-EncoderKind: TypeAlias = Literal["posterior", "ridge", "orthogonal", "lemma"]
+EncoderKind: TypeAlias = Literal["posterior", "discriminant", "ridge", "orthogonal", "lemma"]
 Loss: TypeAlias = Literal["l21", "l1"]
 SimilarityKind: TypeAlias = Literal["shared-label", "cosine"]
 SolverKind: TypeAlias = Literal["exact", "paper"]

@@ -62,7 +62,7 @@ class Model:
         function = self.hash_function
         parts: list[Array | None] = [function.projection, function.offset, function.mixture]
         if function.mixture is not None:
-            parts.append(np.array(function.sharpness))
+            parts += [np.array(function.sharpness), np.array(function.logarithmic)]
         if (opening := function.opening) is not None:
             parts += [opening.projection, opening.offset, np.array(opening.weight)]
         if (anchors := function.anchor_map) is not None:
@@ -104,6 +104,7 @@ def write_model(
         "n_features_in": model.n_features_in,
         "multi_label": model.multi_label,
         "sharpness": function.sharpness,
+        "logarithmic": function.logarithmic,
         "trace": {
             "best": model.trace.best,
             "kept_iteration": model.trace.kept_iteration,
@@ -181,6 +182,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
             arrays.get("mixture"),
             float(meta["sharpness"]),
             opening,
+            bool(meta["logarithmic"]),
         ),
         trace=Trace(records, int(meta["trace"]["best"]), int(meta["trace"]["kept_iteration"])),
         statistics=statistics,

@@ -111,10 +111,12 @@ def _(thing: Hasher) -> str:
 
 
 def _encoder(model: Hasher) -> str:
-    """The hash function that the model has; "auto" has chosen one of two."""
+    """The hash function that the model has; "auto" has chosen one of three."""
     if model.encoder != "auto":
         return model.encoder
-    return "ridge" if model.hash_function_.mixture is None else "posterior"
+    function = model.hash_function_
+    voting = "discriminant" if function.logarithmic else "posterior"
+    return "ridge" if function.mixture is None else voting
 
 
 def _group_names(model: Hasher) -> list[str]:

@@ -33,11 +33,12 @@ class SADIH(Hasher):
     start : {"separated", "random"}, default="separated"
         Codes to start from: well separated and easy to predict from the features, or the paper's
         random ones.
-    encoder : {"auto", "posterior", "ridge", "orthogonal", "lemma"}, default="auto"
+    encoder : {"auto", "posterior", "discriminant", "ridge", "orthogonal", "lemma"}, default="auto"
         Hash function for rows without labels: a vote of the label groups' codes weighted by how
-        likely each group is, ridge regression to the learned codes, or the paper's orthogonal
-        encoder by exact descent or by its Lemma 1. "auto" is posterior, or ridge where label sets
-        are so many that they hardly ever come twice.
+        likely each group is, which ridge regression or linear discriminants say; ridge regression
+        to the learned codes; or the paper's orthogonal encoder by exact descent or by its Lemma 1.
+        "auto" is what does better of the first two, posterior where rows have several labels, and
+        ridge where label sets are so many that they hardly ever come twice.
     anchors : int, array or None, default=1000
         Number of radial basis functions about training rows that are drawn, or the rows they are
         about, (anchors, features); None hashes the features themselves.
@@ -49,8 +50,10 @@ class SADIH(Hasher):
         Ridge penalty of the encoder per row. Here and below "auto" is what does best on rows that
         are left out: up to 2,048, sampled during the scan and taken out of the statistics again.
     sharpness : float or "auto"
-        Power that the scores of the label groups are raised to before they vote ("posterior"): 1
-        lets all have their say, from about 16 on the likeliest decides alone.
+        Power that the weights of the label groups are raised to before they vote. "posterior": 1
+        lets all have their say, from about 16 on the likeliest decides alone; "discriminant": about
+        1, and less the fewer rows there are. A number goes with "posterior" unless the other is
+        asked for.
     openness : float from 0 to 1, or "auto"
         From "the classes I know" to "whatever comes": how much a row's code owes to where it lies
         among all rows, whichever its class, beside the codes of the known classes. "auto" leaves
