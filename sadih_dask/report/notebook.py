@@ -96,7 +96,7 @@ def _(thing: Hasher) -> str:
         "classes": len(thing.classes_),
         "label groups": thing.groups_.n_groups,
         "features": thing.n_features_in_,
-        "hash function": _encoder(thing),
+        "hash function": thing.encoder_,
         "iterations": thing.n_iter_,
         "fingerprint": thing.fingerprint_[:16],
     }
@@ -108,15 +108,6 @@ def _(thing: Hasher) -> str:
     )
     grid = code_grid(codes, n_bits, label, _group_names(thing))
     return card("SADIH", f"classes {_listed(thing.classes_)}", facts, pictures=[grid], note=note)
-
-
-def _encoder(model: Hasher) -> str:
-    """The hash function that the model has; "auto" has chosen one of three."""
-    if model.encoder != "auto":
-        return model.encoder
-    function = model.hash_function_
-    voting = "discriminant" if function.logarithmic else "posterior"
-    return "ridge" if function.mixture is None else voting
 
 
 def _group_names(model: Hasher) -> list[str]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.learning.encoders import BY_REGRESSION
 from sadih_dask.model.estimator import Hasher, Learned
 from sadih_dask.model.scanning import Scanned
-from sadih_dask.model.solve import learn
-from sadih_dask.retrieval.codes import pack
+from sadih_dask.model.solve import Validation, learn
+from sadih_dask.retrieval.codes import pack, unpack
+from sadih_dask.retrieval.trial import OPENNESS_GRID, Choice
 from sadih_dask.types import Array, EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
 
 
@@ -97,3 +100,31 @@ class SADIH(Hasher):
             self, scanned.statistics, scanned.anchor_map, scanned.seed, scanned.validation
         )
         return Learned(function, pack(solution.state.B.T), solution.trace)
+
+    @property
+    def encoder_(self) -> EncoderKind:
+        """The hash function that the model has: what was asked for, or what "auto" has chosen."""
+        if self.encoder != "auto":
+            return self.encoder
+        function = self.hash_function_
+        voting: EncoderKind = "discriminant" if function.logarithmic else "posterior"
+        return "ridge" if function.mixture is None else voting
+
+    def openness_curve(self) -> list[Choice]:
+        """What known and unseen classes find at each openness, on the rows that "auto" asks.
+
+        The same folds say it again, from the statistics; no row is read. Empty where no row can be
+        left out, and for the paper's encoders.
+        """
+        if self.statistics_ is None or self.encoder_ not in BY_REGRESSION:
+            return []
+        validation = Validation(self.statistics_, self.seed_)
+        ridge = validation.penalty if isinstance(self.ridge, str) else self.ridge
+        trial = validation.trial(ridge, self.encoder_)
+        if trial is None:
+            return []
+        function, given = self.hash_function_, self.openness
+        codes = 2.0 * unpack(self.label_codes_, function.n_bits).T - 1.0
+        grid = {*OPENNESS_GRID, *(() if isinstance(given, str) else (given,))}
+        with one_blas_thread():
+            return trial.attempt(codes, [(self.encoder_, function.sharpness)], sorted(grid))
