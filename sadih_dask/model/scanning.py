@@ -67,7 +67,8 @@ class Scanned:
     @cached_property
     def validation(self) -> Validation:
         """What left-out rows say; models of several code lengths that learn from this share it."""
-        return Validation(self.statistics, self.seed)
+        anchored = self.anchor_map is not None
+        return Validation(self.statistics, self.seed, anchored=anchored)
 
     def check_classes(self) -> None:
         """Refuse rows among which there is nothing to tell apart."""

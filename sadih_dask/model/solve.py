@@ -40,6 +40,10 @@ from sadih_dask.retrieval.trial import (
 from sadih_dask.types import EncoderKind, Floats, SimilarityKind
 
 RESTARTS = 8
+AT_AN_ANCHOR = 0.999
+"""What an anchor feature has of rows that are the anchor itself, or nearly."""
+LEAST_JUDGES = 256
+"""Rows that are no anchors, below which anchors are asked as well."""
 
 
 class Validation:
@@ -48,7 +52,18 @@ class Validation:
     Found when it is first asked for, and held: solves of several lengths share it.
     """
 
-    def __init__(self, statistics: Statistics, seed: int) -> None:
+    def __init__(self, statistics: Statistics, seed: int, *, anchored: bool = False) -> None:
+        """Leave rows of the sample out; of ``anchored`` features, those that are no anchors.
+
+        An anchor is like no row to come: it has 1 where all others may have next to nothing, and
+        without it that column hardly varies. Of delicious, errors of 300 times the labels' variance
+        came of them, and with these the largest penalty.
+        """
+        if anchored:
+            rows = statistics.sample
+            others = (rows.features < AT_AN_ANCHOR).all(axis=1)
+            if others.sum() >= LEAST_JUDGES:
+                statistics = replace(statistics, sample=rows.take(others))
         self._statistics, self._seed = statistics, seed
         self._trials: dict[tuple[float, str], Trial | None] = {}
 
@@ -107,7 +122,8 @@ class Family:
         ridge: float | str = parameters.ridge
         n_init = _count_starts(parameters.n_init, len(groups))
         begun = Steps(1 + n_init, f"Starting codes of {len(groups):,} label groups")
-        validation = validation or Validation(statistics, seed)
+        anchored = parameters.anchors is not None
+        validation = validation or Validation(statistics, seed, anchored=anchored)
         if isinstance(ridge, str):
             ridge = validation.penalty
         begun()

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.learning.encoders import BY_REGRESSION
 from sadih_dask.model.estimator import Hasher, Learned
-from sadih_dask.model.scanning import Scanned
-from sadih_dask.model.solve import Validation, learn
+from sadih_dask.model.scanning import Scanned, known_scan
+from sadih_dask.model.solve import learn
 from sadih_dask.retrieval.codes import pack, unpack
 from sadih_dask.retrieval.trial import OPENNESS_GRID, Choice
 from sadih_dask.types import Array, EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
@@ -118,7 +118,7 @@ class SADIH(Hasher):
         """
         if self.statistics_ is None or self.encoder_ not in BY_REGRESSION:
             return []
-        validation = Validation(self.statistics_, self.seed_)
+        validation = known_scan(self).validation
         ridge = validation.penalty if isinstance(self.ridge, str) else self.ridge
         trial = validation.trial(ridge, self.encoder_)
         if trial is None:
