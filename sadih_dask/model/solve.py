@@ -61,7 +61,7 @@ class Validation:
         """
         if anchored:
             rows = statistics.sample
-            others = (rows.features < AT_AN_ANCHOR).all(axis=1)
+            others = np.asarray((rows.features < AT_AN_ANCHOR).all(axis=1))
             if others.sum() >= LEAST_JUDGES:
                 statistics = replace(statistics, sample=rows.take(others))
         self._statistics, self._seed = statistics, seed

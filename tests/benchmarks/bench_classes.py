@@ -67,7 +67,7 @@ def measure(n_classes: int, n_bits: int) -> dict[str, float]:
     some = rng.integers(0, min(n_classes, FRESH // 8), FRESH)  # a few rows of each of some classes
     rows = rows_about(means[some], rng)
     scanned = Scanned(statistics, np.arange(n_classes), False, None, 0)
-    plain = ClassCodes(n_bits).learn_from(scanned).hash_function_
+    plain = ClassCodes(n_bits)._solve(scanned).hash_function
     found = solution.state.B.T > 0
     return {
         "seconds": seconds,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
+
 from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.learning.encoders import BY_REGRESSION
 from sadih_dask.model.estimator import Hasher, Learned
@@ -124,7 +126,7 @@ class SADIH(Hasher):
         if trial is None:
             return []
         function, given = self.hash_function_, self.openness
-        codes = 2.0 * unpack(self.label_codes_, function.n_bits).T - 1.0
+        codes = np.where(unpack(self.label_codes_, function.n_bits).T, 1.0, -1.0)
         grid = {*OPENNESS_GRID, *(() if isinstance(given, str) else (given,))}
         with one_blas_thread():
             return trial.attempt(codes, [(self.encoder_, function.sharpness)], sorted(grid))
