@@ -50,7 +50,7 @@ orchestrators: $(READY) $(ORCHESTRATORS)/.ready ## Test the adapters with Prefec
 	SADIH_COMMAND=$(CURDIR)/$(BIN)/sadih $(ORCHESTRATORS)/bin/python -m pytest -n auto --dist loadfile tests/orchestrators
 
 # What tests need of the system; only installed on Debian and as root.
-SYSTEM := chromium openssl systemd munge slurmctld slurmd slurm-client faketime dataset-fashion-mnist
+SYSTEM := chromium openssl systemd munge slurmctld slurmd slurm-client faketime dataset-fashion-mnist buildah debootstrap iproute2
 system:
 	@missing=$$(for name in $(SYSTEM); do dpkg -s $$name >/dev/null 2>&1 || echo $$name; done); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
@@ -62,8 +62,8 @@ system:
 	  echo $$missing; \
 	fi
 
-image-test: $(READY) ## Build the image and run it in every role; root, buildah and debootstrap needed
-	SADIH_IMAGE_TEST=$(CURDIR)/.image $(BIN)/python -m pytest tests/deploy/test_deploy_image.py
+image-test: $(READY) system ## Build the image and run it in every role; part of test, as root on Debian
+	$(BIN)/python -m pytest tests/deploy/test_deploy_image.py
 
 bench: $(READY) ## Speed and memory beside a bare floor and other libraries, as one table; some minutes
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

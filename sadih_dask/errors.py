@@ -10,7 +10,7 @@ Where the way out is an argument, the error carries it as data (`Remedy`): in Py
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -172,10 +172,18 @@ def require(module: str, purpose: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0]
-        extra = _EXTRAS.get(package)
-        wanted = package if extra is None else f"'sadih-dask[{extra}]'"
-        raise InputError(
-            f"{purpose} needs {package}, which is not installed. "
-            f"Install it with: pip install {wanted}"
-        ) from error
+        raise InputError(_lacking(module, purpose)) from error
+
+
+def lacking(module: str, purpose: str) -> str | None:
+    """Say that an optional library is missing, as `require` does, if it is; nothing is imported."""
+    return _lacking(module, purpose) if importlib.util.find_spec(module) is None else None
+
+
+def _lacking(module: str, purpose: str) -> str:
+    package = module.partition(".")[0]
+    extra = _EXTRAS.get(package)
+    wanted = package if extra is None else f"'sadih-dask[{extra}]'"
+    return (
+        f"{purpose} needs {package}, which is not installed. Install it with: pip install {wanted}"
+    )

@@ -8,6 +8,10 @@ replaying what was written (`tests.faults.power_cut`), not by waiting for one.
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+
+import dask
+import pytest
 
 MEMORY = "/dev/shm"
 ROOM = 4 << 30
@@ -25,3 +29,10 @@ def _has_room() -> bool:
         return False
     executable = not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
     return executable and shutil.disk_usage(MEMORY).free >= ROOM
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Tasks on two threads of this process, whatever the machine has."""
+    with dask.config.set(scheduler="threads", num_workers=2):
+        yield

@@ -46,6 +46,7 @@ _COMMANDS = {
 }
 
 
+_SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 _SHOW = warnings.showwarning
 
 
@@ -78,7 +79,7 @@ class _Commands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="sadih")
 def commands() -> None:
     """Learn binary codes whose Hamming distance follows labels."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from sadih_dask.cli import options
 from sadih_dask.cli.output import Bar, echo
+from sadih_dask.types import IndexKind
 
 if TYPE_CHECKING:
     from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
@@ -48,9 +49,7 @@ def encode_command(
 @click.command()
 @click.argument("codes")
 @click.argument("queries")
-@click.option(
-    "-k", "--k", type=click.IntRange(min=1), help="Neighbours of a query.  [default: 100]"
-)
+@click.option("-k", "--k", type=options.COUNT, help="Neighbours of a query.  [default: 100]")
 @click.option("--radius", type=click.IntRange(min=0), help="Instead: all up to this distance.")
 @click.option(
     "--model",
@@ -77,17 +76,12 @@ def encode_command(
 )
 @click.option(
     "--max-results",
-    type=click.IntRange(min=1),
+    type=options.COUNT,
     default=50_000_000,
-    show_default=True,
     help="Stop a search by --radius that finds more.",
 )
 @click.option(
-    "--show",
-    type=click.IntRange(min=0),
-    default=5,
-    show_default=True,
-    help="Queries to show on the terminal.",
+    "--show", type=click.IntRange(min=0), default=5, help="Queries to show on the terminal."
 )
 @options.overwrite
 @options.placed
@@ -180,17 +174,15 @@ def _line(ids: Any, distances: Any, room: int) -> str:
 )
 @click.option(
     "--kind",
-    type=click.Choice(["flat", "ivf", "multihash"]),
+    type=click.Choice(get_args(IndexKind)),
     help="Of FAISS: exact; inverted lists; several hash tables.  [default: flat]",
 )
+@click.option("--lists", "n_lists", type=options.COUNT, help="Inverted lists.  [default: √n]")
 @click.option(
-    "--lists", "n_lists", type=click.IntRange(min=1), help="Inverted lists.  [default: √n]"
+    "--probe", "n_probe", type=options.COUNT, help="Lists that are searched.  [default: 8]"
 )
-@click.option(
-    "--probe", "n_probe", type=click.IntRange(min=1), help="Lists that are searched.  [default: 8]"
-)
-@click.option("--hashes", "n_hashes", type=click.IntRange(min=1), help="Hash tables.  [default: 4]")
-@click.option("--hash-bits", type=click.IntRange(min=1), help="Bits of a hash table's keys.")
+@click.option("--hashes", "n_hashes", type=options.COUNT, help="Hash tables.  [default: 4]")
+@click.option("--hash-bits", type=options.COUNT, help="Bits of a hash table's keys.")
 @options.bitorder
 @options.overwrite
 @options.quiet

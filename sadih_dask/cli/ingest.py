@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from sadih_dask.cli import options
 from sadih_dask.cli.output import echo, warn
+from sadih_dask.types import Compression, FloatType, Unlabelled
 
 if TYPE_CHECKING:
     from sadih_dask.ingest import HoldOut, Ingested
@@ -42,15 +43,15 @@ _APPEND = (
 @click.option("--scale", metavar="X", help="A number, or a variable, that multiplies the features.")
 @click.option(
     "--dtype",
-    type=click.Choice(["float16", "float32", "float64"]),
+    type=click.Choice(get_args(FloatType)),
     help="Type to store features in.  [default: their own; float32 for integers]",
 )
 @click.option("--class-names", metavar="FILE", help="Names of the classes in order, one a line.")
 @click.option("--separator", metavar="TEXT", help="Splits text into several labels a row.")
-@click.option("--chunk-rows", type=click.IntRange(min=1), help="[default: chunks of 8 to 16 MiB]")
+@click.option("--chunk-rows", type=options.COUNT, help="[default: chunks of 8 to 16 MiB]")
 @click.option(
     "--compression",
-    type=click.Choice(["none", "zstd"]),
+    type=click.Choice(get_args(Compression)),
     help="[default: none on a local disk, zstd behind a URL]",
 )
 @click.option(
@@ -62,9 +63,8 @@ _APPEND = (
 @options.overwrite
 @click.option(
     "--unlabelled",
-    type=click.Choice(["error", "drop"]),
+    type=click.Choice(get_args(Unlabelled)),
     default="error",
-    show_default=True,
     help="What to do about rows without any label, where rows may have several.",
 )
 @click.option("--queries", metavar="STORE", help="Where to put the rows of --hold-out.")
@@ -74,13 +74,13 @@ _APPEND = (
     metavar="FRACTION",
     help="Put this part of the rows, chosen at random, into --queries instead.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of --hold-out.")
+@click.option("--seed", type=int, default=0, help="Of --hold-out.")
 @click.option(
     "--min-age",
     type=click.FloatRange(min=0),
     default=0,
     metavar="SECONDS",
-    help="Pass over files that were written less than this ago.  [default: 0]",
+    help="Pass over files that were written less than this ago.",
 )
 @options.running
 def ingest_command(

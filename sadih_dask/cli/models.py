@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,14 @@ import click
 from click.core import ParameterSource
 
 from sadih_dask.cli import options
-from sadih_dask.cli.output import Bar, complain, echo, echo_json
+from sadih_dask.cli.output import complain, echo, echo_json
+from sadih_dask.errors import lacking
 from sadih_dask.model.methods import METHODS
 from sadih_dask.model.parameters import (
     ALL_PARAMETERS,
     CLASS_FOLDS,
     DEFAULT_GRID,
+    MAX_BITS,
     MAX_QUERIES,
     PARAMETERS,
     Parameter,
@@ -42,6 +45,7 @@ class _Or(click.ParamType[Any]):
             self.fail(f"{error.message} Or say {self._word}.", param, ctx)
 
 
+_LENGTH = click.IntRange(1, MAX_BITS)
 _FLAGS = {"n_bits": "--bits", "random_state": "--seed"}
 """Where an option is called otherwise than the parameter."""
 
@@ -54,7 +58,6 @@ def _option(name: str) -> options.Decorator:
         name,
         type=kind,
         default=parameter.default,
-        show_default=True,
         metavar=kind.name if isinstance(kind, _Or) else None,
         help=f"{parameter.help[0].upper()}{parameter.help[1:]}.",
     )
@@ -113,6 +116,18 @@ def _searched(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+@contextmanager
+def _scanning(model: str, running: options.Running) -> Iterator[None]:
+    """Show a scan; who is interrupted is told how to go on."""
+    hint = (
+        f"{model} is as it was before. What a long scan has come to stays in {model}.scan: repeat "
+        "the same command to go on."
+    )
+    bar = running.bar("Scanning", goes_on=True)
+    with options.resumable(hint), running.prepared(), bar:
+        yield
+
+
 @click.command()
 @options.store
 @click.argument("model", type=click.Path(dir_okay=False))
@@ -120,7 +135,6 @@ def _searched(function: Callable[..., Any]) -> Callable[..., Any]:
     "--method",
     type=click.Choice(list(METHODS)),
     default="sadih",
-    show_default=True,
     help="What learns it; each has some of the parameters below.",
 )
 @_parameters([*ALL_PARAMETERS])
@@ -146,21 +160,9 @@ def fit_command(
     from sadih_dask.stores import FeatureStore
 
     opened = FeatureStore.open(store)
-    checkpoint = f"{model}.scan"
-    hint = (
-        f"{model} is as it was before. What a long scan has come to stays in {checkpoint}: repeat "
-        "the same command to go on."
-    )
-    bar = Bar("Scanning", goes_on=True, quiet=running.quiet)
-    with options.resumable(hint), running.prepared(), bar:
-        fitted = fit(
-            opened,
-            model,
-            _said(parameters),
-            method=method,
-            overwrite=overwrite,
-            checkpoint=checkpoint,
-        )
+    said, scan = _said(parameters), f"{model}.scan"
+    with _scanning(model, running):
+        fitted = fit(opened, model, said, method=method, overwrite=overwrite, checkpoint=scan)
     if fitted.n_rows_known == fitted.n_rows and not fitted.n_rows_removed:
         known = fitted.model.coverage_
         without = len(known.forgotten) if known is not None else 0
@@ -219,7 +221,7 @@ def _output(help_: str) -> options.Decorator:
 _lengths = click.option(
     "-b",
     "--bits",
-    type=click.IntRange(min=1),
+    type=_LENGTH,
     multiple=True,
     default=(16, 32, 64),
     show_default="16, 32 and 64",
@@ -232,13 +234,9 @@ _lengths = click.option(
 @click.argument("model", type=click.Path(dir_okay=False))
 @_lengths
 @_searched
-@click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True)
+@click.option("--folds", type=click.IntRange(min=2), default=5)
 @click.option(
-    "--queries",
-    type=click.IntRange(min=1),
-    default=1000,
-    show_default=True,
-    help="Rows of each fold that are looked up.",
+    "--queries", type=options.COUNT, default=1000, help="Rows of each fold that are looked up."
 )
 @_parameters([*PARAMETERS], "n_bits", *SEARCHED)
 @_output("Write all results as JSON, and a figure of them, here; earlier ones are replaced.")
@@ -263,19 +261,13 @@ def tune_command(
     What a long scan has come to is kept in MODEL.scan until MODEL is written: an interrupted run
     goes on when the same command is repeated.
     """
-    from sadih_dask.jobs.evaluate import missing_matplotlib
     from sadih_dask.jobs.tune import tune
     from sadih_dask.stores import FeatureStore
 
     opened = FeatureStore.open(store)
     searched = {name: parameters.pop(name) for name in SEARCHED}
     grid = {name: values for name, values in searched.items() if values} or DEFAULT_GRID
-    hint = (
-        f"{model} is as it was before. What a long scan has come to stays in {model}.scan: repeat "
-        "the same command to go on."
-    )
-    bar = Bar("Scanning", goes_on=True, quiet=running.quiet)
-    with options.resumable(hint), running.prepared(), bar:
+    with _scanning(model, running):
         tuned = tune(
             opened,
             model,
@@ -291,21 +283,19 @@ def tune_command(
     echo(*tuned.search.table().splitlines())
     echo("", f"{model}: {tuned.model.n_bits} bits from {tuned.fitted.n_rows:,} rows.")
     if output is not None:
-        _list_files(tuned.files, missing_matplotlib())
+        _list_files(tuned.files, lacking("matplotlib", "a figure"))
 
 
 _max_queries = click.option(
     "--max-queries",
     type=click.IntRange(min=0),
     default=MAX_QUERIES,
-    show_default=True,
     help="Of more QUERIES look so many up, drawn at random, always the same; 0: all of them.",
 )
 _class_folds = click.option(
     "--class-folds",
     type=click.IntRange(min=0),
     default=CLASS_FOLDS,
-    show_default=True,
     help="Parts of the classes that are left out in turn, to see how unseen ones fare; 0: none.",
 )
 
@@ -343,6 +333,7 @@ def compare_methods_command(
     that read the same features share one scan; a method that fails does not stop the others.
     Methods have anchors of their own unless --anchors is given.
     """
+    from sadih_dask.errors import InputError
     from sadih_dask.jobs.methods import compare_methods
     from sadih_dask.report.methods import Outcome, as_table
     from sadih_dask.stores import FeatureStore
@@ -366,6 +357,8 @@ def compare_methods_command(
             told=told,
         )
     echo("", *as_table(found).splitlines())
+    if all(one.failure for one in found):
+        raise InputError("no method could be measured; the table says why")
 
 
 @click.command()
@@ -376,7 +369,7 @@ def compare_methods_command(
 @click.option(
     "-b",
     "--bits",
-    type=click.IntRange(min=1),
+    type=_LENGTH,
     multiple=True,
     help="A further code length, solved from the model's statistics; may be repeated.",
 )
@@ -414,7 +407,7 @@ def evaluate_command(
         Collection,
         document,
         measure,
-        missing_matplotlib,
+        nothing_to_find,
         write_metrics,
         write_page,
     )
@@ -431,7 +424,7 @@ def evaluate_command(
         None if codes is None else CodeStore.open(codes),
     )
     rows.check(learner)
-    missing = missing_matplotlib()
+    missing = lacking("matplotlib", "a report")
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)  # an unusable folder is found before the work
         if missing is not None:
@@ -443,6 +436,8 @@ def evaluate_command(
             echo_json(document(learner, rows, found))
         else:
             _print_metrics(found.lengths, learner.hash_function_.n_bits, TIE_RULE)
+        for remark in nothing_to_find(rows, found.lengths):
+            complain(f"warning: {remark}.")
         if output is None:
             return
         written = [write_metrics(output, learner, rows, found)]

@@ -8,25 +8,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import click
 
 from sadih_dask.cli.output import Bar, LogHandler
 from sadih_dask.files.redaction import RedactingFilter
+from sadih_dask.types import BitOrder
 
 if TYPE_CHECKING:
     from sadih_dask.cluster import Cluster, ClusterSettings
 
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+COUNT = click.IntRange(min=1)
 quiet = click.option("-q", "--quiet", is_flag=True, help="No progress, only results and errors.")
 overwrite = click.option("--overwrite", is_flag=True, help="Replace what is there.")
 bitorder = click.option(
     "--bitorder",
-    type=click.Choice(["little", "big"]),
+    type=click.Choice(get_args(BitOrder)),
     default="little",
-    show_default=True,
     help="How bits are packed: as FAISS takes them, or as np.packbits does by default.",
 )
 store = click.argument("store")
@@ -140,7 +141,7 @@ _PLACED = (
     click.option("-v", "--verbose", is_flag=True, help="Show the log, plans of memory in it."),
     click.option(
         "--threads",
-        type=click.IntRange(min=1),
+        type=COUNT,
         help="Threads of this process, or of each of --processes.  "
         f"[default: {os.cpu_count()}, or 1]",
     ),
@@ -155,10 +156,7 @@ _PLACED = (
         "--tls-ca", "ca_file", metavar="FILE", help="Certificate authority (or SADIH_TLS_CA)."
     ),
     click.option(
-        "--processes",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Run in N processes of this machine.",
+        "--processes", type=COUNT, metavar="N", help="Run in N processes of this machine."
     ),
     click.option(
         "--scheduler",

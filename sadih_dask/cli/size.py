@@ -26,13 +26,8 @@ def _whole(
     return None if value is None else int(value)
 
 
-def _number(
-    *words: str, text: str, default: int | None = None, required: bool = False
-) -> options.Decorator:
-    how: dict[str, Any] = {"required": required, "metavar": "N", "help": text}
-    if default is not None:  # to click a default of None is a value: nothing would be required
-        how |= {"default": default, "help": f"{text}  [default: {default}]"}
-    return click.option(*words, type=float, callback=_whole, **how)
+def _number(*words: str, text: str, **how: Any) -> options.Decorator:
+    return click.option(*words, type=float, callback=_whole, metavar="N", help=text, **how)
 
 
 @click.command()
@@ -48,7 +43,6 @@ def _number(
     "--store",
     type=click.Choice(["local", "s3"]),
     default="local",
-    show_default=True,
     help="Where rows and codes are: a disk that all share, or an object store.",
 )
 @click.option(
@@ -57,9 +51,7 @@ def _number(
     metavar="BYTES",
     help="What the store gives in a second to all workers.",
 )
-@click.option(
-    "--anchors", type=click.IntRange(min=0), default=1000, show_default=True, help="0: none."
-)
+@click.option("--anchors", type=click.IntRange(min=0), default=1000, help="0: none.")
 @_number("--bits", "n_bits", text="Of a code.", default=64)
 @_number("--classes", "n_classes", text="Or label groups.", default=100)
 @_number("--chunk-rows", text="Of the store.  [default: as ingest]")
@@ -97,6 +89,8 @@ def size_command(as_json: bool, measure: bool, rates_file: str | None, **given: 
 
 
 def _lines(found: Size, rates: Rates) -> Iterator[str]:
+    from dask.utils import format_bytes
+
     from sadih_dask.jobs.size import HEADROOM, KINDS, PLACES
 
     case = found.case
@@ -116,32 +110,22 @@ def _lines(found: Size, rates: Rates) -> Iterator[str]:
             f"{stage.tasks:,}",
             f"{stage.requests:,}" if case.store == "s3" else "",
         )
-        for stage in found.stages
+        for stage in (*found.stages, found.total)
     ]
-    total = sum(stage.seconds for stage in found.stages)
-    hours = sum(stage.core_hours for stage in found.stages)
-    tasks = sum(stage.tasks for stage in found.stages)
-    requests = sum(stage.requests for stage in found.stages) if case.store == "s3" else ""
-    sums = (
-        "all",
-        _time(total),
-        "",
-        _digits(hours),
-        f"{tasks:,}",
-        f"{requests:,}" if requests else "",
-    )
-    yield from table(paid, [*stages, sums])
+    yield from table(paid, stages)
     yield ""
     yield from table(
         ("memory of", "peak", "ask for"),
         [
-            (name, f"{_bytes(size)} ({KINDS[name][0]})", _bytes(size * HEADROOM))
+            (name, f"{format_bytes(size)} ({KINDS[name][0]})", format_bytes(int(size * HEADROOM)))
             for name, size in found.memory.items()
         ],
     )
     yield ""
     kept = found.storage | {"all": sum(found.storage.values())}
-    yield from table(("storage of", "bytes (c)"), [(name, _bytes(n)) for name, n in kept.items()])
+    yield from table(
+        ("storage of", "bytes (c)"), [(name, format_bytes(n)) for name, n in kept.items()]
+    )
     yield ""
     yield "c: computed from rates measured on " + rates.machine
     yield "p: predicted by the plan that fit checks before it starts; it hardly grows with the rows"
@@ -159,7 +143,7 @@ def _lines(found: Size, rates: Rates) -> Iterator[str]:
             if found.fitting_threads
             else "not even one thread fits: fewer anchors, or more memory"
         )
-        yield f"does NOT fit into {_bytes(case.memory or 0)} a worker; {remedy}"
+        yield f"does NOT fit into {format_bytes(case.memory or 0)} a worker; {remedy}"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
@@ -187,9 +171,3 @@ def _time(seconds: float) -> str:
 def _digits(value: float) -> str:
     """Two digits: more would not be true."""
     return f"{float(f'{value:.2g}'):,g}"
-
-
-def _bytes(size: float) -> str:
-    from dask.utils import format_bytes
-
-    return format_bytes(int(size))

@@ -121,7 +121,7 @@ def _size(n_bytes: int) -> str:
 
 @click.command()
 @options.store
-@click.option("--workers", type=click.IntRange(min=1), help="Threads that read.  [default: 4]")
+@click.option("--workers", type=options.COUNT, help="Threads that read.  [default: 4]")
 @options.quiet
 def verify_command(store: str, workers: int | None, quiet: bool) -> None:
     """Read all of STORE and name every chunk that is not what was written (exit code 1).

@@ -6,11 +6,14 @@ Each is a context manager of a cluster and of the credentials that a client of i
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
 from typing import Any
 
-from sadih_dask.cluster.nanny import forked_workers
+from sadih_dask.cluster import nanny
 from sadih_dask.cluster.security import credentials, plain_tcp_refused, tls_files
 from sadih_dask.cluster.settings import ClusterSettings
 from sadih_dask.errors import Argument, ClusterError, ConfigError, Remedy, require
@@ -25,6 +28,28 @@ _ROUTES = {
 is started here answers whether it lives, and nothing else. Dask cannot do without the port."""
 
 
+def scratch() -> dict[str, str]:
+    """Settings of Dask with which all that it puts on disk is where no other user can write.
+
+    By default that is a folder of a known name among everybody's temporary files. Who makes it
+    first can have files truncated, by links, and replace what workers spill: pickles.
+    """
+    import dask
+
+    parent = Path(dask.config.get("temporary-directory") or gettempdir())
+    folder = parent / f"sadih-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        folder = Path(mkdtemp(prefix="sadih-", dir=parent))
+    return {"temporary-directory": str(folder)}
+
+
+PRIVATE = "export TMPDIR=$(mktemp -d) && trap 'rm -rf \"$TMPDIR\"' EXIT"
+"""The same on the node of a job."""
+
+
 @contextmanager
 def processes(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
     """Workers of this machine, which only this machine can reach, and only with credentials."""
@@ -33,7 +58,7 @@ def processes(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
 
     security = credentials(settings.tls)
     with (
-        dask.config.set({**_ROUTES, **forked_workers()}),
+        dask.config.set({**_ROUTES, **nanny.forked_workers(), **scratch()}),
         LocalCluster(
             n_workers=settings.workers,
             threads_per_worker=settings.threads or 1,
@@ -56,13 +81,15 @@ def slurm_jobs(settings: ClusterSettings) -> Iterator[tuple[Any, Any]]:
 
     jobqueue = require("dask_jobqueue.slurm", "a SLURM cluster")
     options = slurm_options(settings)
-    with dask.config.set(_ROUTES), jobqueue.SLURMCluster(**options) as cluster:
+    with dask.config.set({**_ROUTES, **scratch()}), jobqueue.SLURMCluster(**options) as cluster:
         cluster.scale(jobs=settings.workers or 1)
         yield cluster, options.get("security")
 
 
 def slurm_options(settings: ClusterSettings) -> dict[str, Any]:
     """Arguments of `dask_jobqueue.SLURMCluster`; settings that are not safe are refused."""
+    import dask
+
     slurm = settings.slurm
     _check_interface(slurm.interface)
     security = _slurm_credentials(settings)
@@ -70,8 +97,13 @@ def slurm_options(settings: ClusterSettings) -> dict[str, Any]:
         "cores": slurm.cores,
         "memory": slurm.memory,
         "processes": 1,
+        "worker_extra_args": [f"--preload-nanny={nanny.__name__}"],
         "protocol": "tls://" if security is not None else "tcp://",
         "scheduler_options": {"port": 0, **_PAGES},
+        "job_script_prologue": [
+            *(dask.config.get("jobqueue.slurm.job-script-prologue", None) or ()),
+            PRIVATE,
+        ],
         **_given(
             queue=slurm.queue,
             account=slurm.account,

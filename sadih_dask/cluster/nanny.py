@@ -10,6 +10,9 @@ A worker that is told to end hands over what it holds. Dask does so when a worke
 over, but at SIGTERM (a drained node, a spot instance that is taken away) it only ends: results that
 nobody else has are made again, and the tasks under way count as failures that the worker may have
 brought about.
+
+A worker waits for its scheduler for as long as ``--death-timeout`` says. Dask's nanny ends after
+half a minute, in which no node has pulled an image.
 """
 
 from __future__ import annotations
@@ -49,11 +52,22 @@ def forked_workers() -> dict[str, str]:
     return METHOD
 
 
-def dask_setup(_: Nanny) -> None:
-    """Have the nannies of this process fork their workers."""
+async def dask_setup(nanny: Nanny) -> None:
+    """Have the nannies of this process fork their workers, once there is a scheduler."""
     import dask
+    from distributed.comm.core import FatalCommClosedError
 
     dask.config.set(forked_workers())
+    while nanny.death_timeout:  # who called this ends it then
+        try:
+            found = await nanny.rpc.connect(nanny.scheduler_addr)
+        except FatalCommClosedError:  # certificates that do not become right
+            raise
+        except OSError as error:
+            logger.warning("waiting for the scheduler: %s", error)
+        else:
+            nanny.rpc.reuse(nanny.scheduler_addr, found)
+            break
 
 
 async def dask_teardown(nanny: Nanny) -> None:
@@ -70,6 +84,6 @@ async def dask_teardown(nanny: Nanny) -> None:
                 workers=[nanny.worker_address], close_workers=False, remove=True
             )
     except (OSError, TimeoutError) as error:
-        logger.info("nothing could be handed over: %s", error)
+        logger.warning("nothing could be handed over: %s", error)
     finally:
         await scheduler.close_rpc()

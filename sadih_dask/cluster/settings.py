@@ -44,13 +44,12 @@ class Tls(Section):
     Dask's own configuration (``distributed.comm.tls``, DASK_DISTRIBUTED__COMM__TLS__...).
     """
 
-    ca_file: Annotated[str | None, Field(description="certificate of the authority")] = None
-    cert_file: Annotated[str | None, Field(description="certificate of this process")] = None
-    key_file: Annotated[str | None, Field(description="its private key")] = None
-    generate: Annotated[
-        bool,
-        Field(description="make certificates for a cluster of SLURM, for as long as it runs"),
-    ] = False
+    ca_file: str | None = Field(None, description="certificate of the authority")
+    cert_file: str | None = Field(None, description="certificate of this process")
+    key_file: str | None = Field(None, description="its private key")
+    generate: bool = Field(
+        False, description="make certificates for a cluster of SLURM, for as long as it runs"
+    )
 
 
 class Slurm(Section):
@@ -130,41 +129,32 @@ def _bytes(size: Any) -> Any:
 class ClusterSettings(Section):
     """Where tasks run."""
 
-    kind: Annotated[
-        Kind, Field(description="threads or processes of this machine, or a cluster")
-    ] = "threads"
-    address: Annotated[
-        str | None, Field(description="of a running scheduler, such as tls://host:8786")
-    ] = None
-    workers: Annotated[
-        Count | None, Field(description="to start; of a running scheduler, to wait for")
-    ] = None
-    threads: Annotated[Count | None, Field(description="threads of each worker")] = None
+    kind: Kind = Field("threads", description="threads or processes of this machine, or a cluster")
+    address: str | None = Field(None, description="of a running scheduler, such as tls://host:8786")
+    workers: Count | None = Field(None, description="to start; of a running scheduler, to wait for")
+    threads: Count | None = Field(None, description="threads of each worker")
     memory_limit: Annotated[
         Count | None,
         BeforeValidator(_bytes),
         Field(description='what a worker may use, bytes or words such as "4GiB"'),
     ] = None
-    allow_plain_tcp: Annotated[
-        bool, Field(description="whether to speak to other machines without encryption")
-    ] = False
-    tls: Annotated[Tls, Field(description="certificates")] = Tls()
-    connect_timeout: Annotated[Seconds, Field(description="seconds to be let in")] = 10.0
-    scheduler_timeout: Annotated[
-        Seconds, Field(description="seconds without an answer of the scheduler")
-    ] = 30.0
-    worker_timeout: Annotated[
-        Seconds | None,
-        Field(description="seconds without any worker; by default 600, and 3600 where jobs queue"),
-    ] = None
-    options: Annotated[
-        dict[str, str | int | float | bool],
-        Field(
-            description="further options of SLURM (queue, account, walltime, cores, memory, "
-            "interface, shared_directory, log_directory) or Kubernetes (namespace, image, name, "
-            "cores, memory)"
-        ),
-    ] = {}
+    allow_plain_tcp: bool = Field(
+        False, description="whether to speak to other machines without encryption"
+    )
+    tls: Tls = Field(Tls(), description="certificates")
+    connect_timeout: Seconds = Field(10.0, description="seconds to be let in")
+    scheduler_timeout: Seconds = Field(
+        30.0, description="seconds without an answer of the scheduler"
+    )
+    worker_timeout: Seconds | None = Field(
+        None, description="seconds without any worker; by default 600, and 3600 where jobs queue"
+    )
+    options: dict[str, str | int | float | bool] = Field(
+        {},
+        description="further options of SLURM (queue, account, walltime, cores, memory, "
+        "interface, shared_directory, log_directory) or Kubernetes (namespace, image, name, "
+        "cores, memory)",
+    )
 
     @model_validator(mode="after")
     def _can_be(self) -> Self:

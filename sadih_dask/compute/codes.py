@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any, TypeAlias
@@ -18,7 +19,7 @@ import numpy as np
 from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.rows import ArrayRows, StoreRows
 from sadih_dask.errors import Argument, DtypeError, InputError, Remedy
-from sadih_dask.learning.classes import Vocabulary
+from sadih_dask.learning.classes import Vocabulary, in_short
 from sadih_dask.retrieval.codes import check_bitorder, check_packed, n_bytes, reorder
 from sadih_dask.stores import CodeStore
 from sadih_dask.types import Array, BitOrder, Bytes, Ints
@@ -107,8 +108,16 @@ class DatabaseCodes:
             for row, features in self.source.blocks("features", start, stop, self.block_rows):
                 yield row, self.encoder(np.asarray(features), row)
             return
-        for row in range(start, stop, self.block_rows):
-            yield row, self._between(row, min(row + self.block_rows, stop))
+        starts = range(start, stop, self.block_rows)
+        if (store := self.store) is None:
+            for row in starts:
+                yield row, self.source[row : min(row + self.block_rows, stop)]
+            return
+        with closing(store.reader("codes", stop)) as read:
+            for row in starts:
+                held = np.empty((min(self.block_rows, stop - row), n_bytes(self.n_bits)), np.uint8)
+                read(row, held)
+                yield row, reorder(held, store.bitorder, "little")
 
     def selected(self, start: int, stop: int) -> Iterator[tuple[int | Ints, Bytes]]:
         """As `blocks`, of the rows to search among: with all their numbers where some are not."""
@@ -230,9 +239,8 @@ def _class_numbers(store: CodeStore, values: list[Any]) -> Ints:
     numbers = known.find(wanted)
     if np.any(numbers < 0):
         unknown = values[int(np.argmax(numbers < 0))]
-        shown = ", ".join(map(repr, store.class_names[:5]))
-        more = f" ... ({len(known):,})" if len(known) > 5 else ""
-        raise InputError(f"{store.url} has no class {unknown!r}; it has {shown}{more}")
+        has = in_short(store.class_names)
+        raise InputError(f"{store.url} has no class {unknown!r}; it has {has}")
     return numbers
 
 

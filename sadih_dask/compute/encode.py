@@ -33,12 +33,12 @@ from sadih_dask.errors import (
     Remedy,
 )
 from sadih_dask.files.redaction import redact
-from sadih_dask.learning.classes import Renumbering, Vocabulary, renumbering
-from sadih_dask.learning.encoders import HashFunction
+from sadih_dask.learning.classes import Renumbering, Vocabulary, in_short, renumbering
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.signs import scores, signs
 from sadih_dask.learning.statistics import canonical_blocks, check_finite, check_numbers
 from sadih_dask.retrieval.codes import n_bytes
+from sadih_dask.retrieval.trees import AnyFunction, BoostedTrees
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.codes import CodeWriter
 from sadih_dask.stores.columns import MAX_ID_BYTES, fitting
@@ -58,7 +58,7 @@ CODE_CHUNK_ROWS = 65_536
 class HashRows:
     """Codes by the hash function, for any rows."""
 
-    function: HashFunction
+    function: AnyFunction
     bitorder: BitOrder = "little"
     array: Literal["features"] = "features"
 
@@ -74,7 +74,10 @@ class HashRows:
         check_numbers(features, first_row)
         if self.function.anchor_map is not None:
             check_finite(features, first_row)
-        bits, again = signs(self.function, features)
+        if isinstance(self.function, BoostedTrees):
+            bits, again = self.function.signs(features)
+        else:
+            bits, again = signs(self.function, features)
         if not np.isfinite(features[again]).all():
             check_finite(features, first_row)
         logger.debug("%d of %d rows from %d on needed float64", len(again), len(bits), first_row)
@@ -85,7 +88,7 @@ class HashRows:
 class ScoreRows:
     """Real-valued scores, whose signs are the bits."""
 
-    function: HashFunction
+    function: AnyFunction
 
     dtype = np.dtype(np.float64)
 
@@ -98,6 +101,8 @@ class ScoreRows:
         """Scores of a block."""
         check_numbers(features, first_row)
         check_finite(features, first_row)
+        if isinstance(self.function, BoostedTrees):
+            return self.function.scores(features)
         return scores(self.function, features)
 
 
@@ -108,6 +113,7 @@ class LookUpLabels:
     groups: LabelGroups
     label_codes: Bytes
     numbering: Renumbering | None = None
+    lacking: tuple[str, ...] = ()
     array: Literal["labels"] = "labels"
 
     @classmethod
@@ -119,7 +125,8 @@ class LookUpLabels:
         own, columns = classes_of(store), store.shape("labels")[1:]
         by_place = bool(columns) and (own is None or classes.are_places)
         numbering = None if by_place else renumbering(classes, own)
-        return cls(groups, label_codes, numbering)
+        lacking = () if numbering is None or own is None else classes.lacks(own)
+        return cls(groups, label_codes, numbering, lacking)
 
     def __call__(self, labels: Array, first_row: int) -> Bytes:
         """Packed codes of a block."""
@@ -134,10 +141,11 @@ class LookUpLabels:
         place = self.groups.widen(n_classes).find(groups.widen(n_classes))[ids]
         unknown = np.flatnonzero(place < 0)
         if len(unknown):
+            named = f" (classes that it does not know: {in_short(self.lacking)})"
             raise LabelError(
                 f"row {first_row + unknown[0]} has a label set that no learned row had "
-                f"({len(unknown)} such rows); fit the model to rows with it first, or hash the "
-                "features instead"
+                f"({len(unknown)} such rows); fit the model to rows with it first"
+                f"{named if self.lacking else ''}, or hash the features instead"
             )
         return self.label_codes[place]
 
@@ -370,12 +378,11 @@ def _encode_block(
     start, stop = writer.rows_of(block)
     first, last = offset + start, offset + stop
     rows = StoreRows(store, 0, store.n_rows)
-    parts = [
-        encoder(values, row) for row, values in rows.blocks(encoder.array, first, last, block_rows)
-    ]
-    ids = store.read("ids", first, last) if "ids" in store.arrays else None
-    labels = store.read("labels", first, last) if labelled else None
-    return writer.write(start, np.concatenate(parts), ids, labels)
+    blocks = rows.blocks(encoder.array, first, last, block_rows)
+    ids = store.begin_read("ids", first, last) if "ids" in store.arrays else None
+    labels = store.begin_read("labels", first, last) if labelled else None
+    codes = np.concatenate([encoder(values, row) for row, values in blocks])
+    return writer.write(start, codes, ids and ids(), labels and labels())
 
 
 def _id_dtype(store: FeatureStore) -> str | None:

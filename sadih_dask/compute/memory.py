@@ -19,7 +19,7 @@ from dask.utils import format_bytes, parse_bytes
 from distributed.system import MEMORY_LIMIT
 
 from sadih_dask.compute.remote import identity_of
-from sadih_dask.compute.rows import LazyRows, Rows
+from sadih_dask.compute.rows import LazyRows, Rows, StoreRows
 from sadih_dask.compute.run import current_client, default_workers
 from sadih_dask.errors import Argument, LabelError, MemoryPlanError, Remedy
 from sadih_dask.learning.classes import Targets
@@ -63,6 +63,7 @@ class ScanShape:
     n_queries   rows of each fold that are kept as they are
     n_bits      the longest codes that are solved for in the folds
     sample_rows rows that are kept beside statistics
+    fetched     chunks as they are stored that a thread has, behind a network; else 0
     """
 
     n_rows: int
@@ -76,6 +77,7 @@ class ScanShape:
     n_queries: int = 0
     n_bits: int = 0
     sample_rows: int = KEPT_ROWS
+    fetched: int = 0
 
     @property
     def width(self) -> int:
@@ -106,6 +108,7 @@ class MemoryPlan:
     sample           before the scan, to draw anchors
     solving          after the scan, to solve for the folds of a cross-validation; else 0
     queries          rows of the folds that the scan keeps as they are; else 0
+    fetched          chunks as they are stored, of the bytes of a block
     """
 
     block_rows: int
@@ -117,6 +120,7 @@ class MemoryPlan:
     sample: int
     solving: int = 0
     queries: int = 0
+    fetched: int = 0
 
     @property
     def scan(self) -> int:
@@ -130,10 +134,11 @@ class MemoryPlan:
         return INTERPRETER + max(self.scan, self.sample, self.solving)
 
     def __str__(self) -> str:
+        fetched = f" and {self.fetched} chunks that are fetched" if self.fetched else ""
         after = f", or after it {format_bytes(self.solving)} to solve for the folds"
         return (
             f"predicted peak {format_bytes(self.total)} a process: {self.threads} threads x "
-            f"({format_bytes(self.block)} for a block of {self.block_rows} rows + "
+            f"({format_bytes(self.block)} for a block of {self.block_rows} rows{fetched} + "
             f"{format_bytes(self.products)} for its products) + {self.held} partial statistics of "
             f"{format_bytes(self.partial)}, or before that {format_bytes(self.sample)} to draw "
             f"anchors{after if self.solving else ''}, + {format_bytes(INTERPRETER)} for Python"
@@ -146,7 +151,8 @@ def plan_scan(shape: ScanShape, block_rows: int, threads: int) -> MemoryPlan:
     work = compute_dtype(shape.dtype).itemsize
     width = shape.width
     # The rows as read; a chunk more where blocks and chunks do not share their ends.
-    block = (rows + min(shape.chunk_rows, shape.n_rows)) * shape.n_features * shape.dtype.itemsize
+    chunk = min(shape.chunk_rows, shape.n_rows)
+    block = (rows + (1 + shape.fetched) * chunk) * shape.n_features * shape.dtype.itemsize
     block += rows * 64  # labels, group ids and the membership matrix
     if shape.n_anchors is not None:  # standardised rows, then their distances to the anchors
         block += rows * shape.n_features * work + rows * width * work
@@ -170,7 +176,10 @@ def plan_scan(shape: ScanShape, block_rows: int, threads: int) -> MemoryPlan:
     solving = partial + shape.queries + threads * solve_bytes(shape) if shape.n_folds else 0
     # Every query is in one partial result; a merge has it twice.
     queries = 2 * shape.queries
-    return MemoryPlan(block_rows, threads, block, products, partial, held, sample, solving, queries)
+    before_and_after = sample, solving, queries
+    return MemoryPlan(
+        block_rows, threads, block, products, partial, held, *before_and_after, shape.fetched
+    )
 
 
 def solve_bytes(shape: ScanShape) -> int:
@@ -215,6 +224,8 @@ def check_scan(
     n_features, dtype = rows.shape_of_features
     read = rows.chunk_rows, len(sample)
     groups = max(known_groups, 1)
+    if isinstance(rows, StoreRows):
+        others["fetched"] = rows.fetched()
     shape = ScanShape(rows.n_rows, n_features, dtype, n_anchors, groups, *read, **others)
     there = _resources(rows.local)
     if isinstance(rows, LazyRows):
@@ -267,6 +278,9 @@ class _Resources(NamedTuple):
 
 def _fit_plan(shape: ScanShape, block_rows: int, there: _Resources) -> MemoryPlan:
     plan = plan_scan(shape, block_rows, there.threads)
+    while plan.total > there.allowed and shape.fetched > 1:  # fetch fewer chunks ahead
+        shape = replace(shape, fetched=shape.fetched - 1)
+        plan = plan_scan(shape, block_rows, there.threads)
     if plan.total <= there.allowed:
         return plan
     smaller = block_rows

@@ -365,6 +365,7 @@ class _Watch:
 
 def _state(prefix: str | None, silence: float, dask_scheduler: Any = None) -> State:
     """On the scheduler: how things stand."""
+    logging.getLogger("distributed.worker").addFilter(_is_no_question)  # the same one is no second
     left = None
     if prefix is not None:
         group = dask_scheduler.task_groups.get(prefix)
@@ -375,6 +376,11 @@ def _state(prefix: str | None, silence: float, dask_scheduler: Any = None) -> St
     silent = {address: seconds for address, seconds in unheard.items() if seconds > silence}
     willing, patience = len(dask_scheduler.running), dask_scheduler.worker_ttl
     return State(left, len(workers), willing, silent, patience)
+
+
+def _is_no_question(record: logging.LogRecord) -> bool:
+    """Whether a line belongs into a scheduler's log; four a second that it was asked do not."""
+    return record.args != (_state.__name__,)
 
 
 def configured(setting: tuple[str, str]) -> float:

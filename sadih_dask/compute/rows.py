@@ -10,6 +10,7 @@ are what evaluation reads of queries and of database rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -20,9 +21,12 @@ import scipy.sparse as sp
 
 from sadih_dask.compute.lazy import Chunks
 from sadih_dask.errors import Argument, InputError, LabelError, Remedy
+from sadih_dask.files.filesystem import is_url
 from sadih_dask.learning.classes import Targets, Vocabulary, renumbering
 from sadih_dask.learning.labels import LabelGroups, as_rows, group_rows
 from sadih_dask.stores import FeatureStore
+from sadih_dask.stores.ahead import MOST_CHUNKS, depth_of
+from sadih_dask.stores.reader import BlockReader
 from sadih_dask.types import Array, Ints
 
 
@@ -54,6 +58,7 @@ class ArrayRows(_TwoArrays):
 
     chunk_rows = 1
     local = True
+    remote = False
 
     def blocks(
         self, name: str, start: int, stop: int, block_rows: int
@@ -70,11 +75,15 @@ class ArrayRows(_TwoArrays):
 
 @dataclass(frozen=True)
 class StoreRows:
-    """Rows ``[first, last)`` of a feature store; sent to workers by its address."""
+    """Rows ``[first, last)`` of a feature store; sent to workers by its address.
+
+    ahead   chunks that a task fetches ahead, at most, where they are behind a network
+    """
 
     store: FeatureStore
     first: int
     last: int
+    ahead: int = MOST_CHUNKS
     _spare: _SpareBuffers = field(
         default_factory=lambda: _SpareBuffers(), init=False, repr=False, compare=False
     )
@@ -86,6 +95,18 @@ class StoreRows:
     def of(cls, store: FeatureStore, first: int = 0) -> StoreRows:
         """Rows of a store from ``first`` on; without labels all are alike."""
         return cls(store, first, store.n_rows)
+
+    @property
+    def remote(self) -> bool:
+        """Whether chunks are behind a network, and fetched ahead."""
+        adopted = (segment.foreign for segment in self.store.segments if segment.foreign)
+        return any(is_url(place) for place in (self.store.url, *adopted))
+
+    def fetched(self) -> int:
+        """Chunks as they are stored that a task has in memory, where they are fetched."""
+        n_features, dtype = self.shape_of_features
+        depth = depth_of(self.chunk_rows * n_features * dtype.itemsize, self.ahead)
+        return 1 + depth if self.remote else 0
 
     @property
     def n_rows(self) -> int:
@@ -118,16 +139,22 @@ class StoreRows:
         """Blocks of rows, each valid until the next; every chunk is read once."""
         start, stop = self.first + start, self.first + stop
         if name == "labels" and not self._labelled:
-            for row in range(start, stop, block_rows):
-                yield row, np.zeros(min(block_rows, stop - row), np.int64)
-            return
+            starts = range(start, stop, block_rows)
+            return ((row, np.zeros(min(block_rows, stop - row), np.int64)) for row in starts)
+        read = self.store.reader(name, stop, self.ahead)
+        read.expect(start)  # before the first block is asked for: others are read beside it
+        return self._filled(name, read, start, stop, block_rows)
+
+    def _filled(
+        self, name: str, read: BlockReader, start: int, stop: int, block_rows: int
+    ) -> Iterator[tuple[int, Array]]:
         shape = (min(block_rows, self.n_rows), *self.store.shape(name)[1:])
         buffer = self._spare.take(name, shape, self.store.dtype(name))
-        read = self.store.reader(name, stop)
-        for row in range(start, stop, block_rows):
-            block = buffer[: min(block_rows, stop - row)]
-            read(row, block)
-            yield row, block
+        with closing(read):
+            for row in range(start, stop, block_rows):
+                block = buffer[: min(block_rows, stop - row)]
+                read(row, block)
+                yield row, block
         self._spare.give(name, buffer)
 
     def take(self, name: str, rows: Ints) -> Array:
@@ -255,8 +282,8 @@ class StoreLabels:
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[Groups]:
         """Label groups of rows ``[start, stop)``, block by block; every chunk is read once."""
         rows = StoreRows(self.store, 0, self.store.n_rows)
-        for row, labels in rows.blocks("labels", start, stop, block_rows):
-            yield group_rows(labels, first_row=row)
+        blocks = rows.blocks("labels", start, stop, block_rows)
+        return (group_rows(labels, first_row=row) for row, labels in blocks)
 
 
 Labels: TypeAlias = ArrayLabels | StoreLabels
@@ -273,7 +300,10 @@ def check_labelled(store: FeatureStore) -> None:
 
 def classes_of(store: FeatureStore) -> Vocabulary | None:
     """The classes of a store by name, or None if they are numbers without names."""
-    return Vocabulary.of_names(store.class_names) if store.class_names else None
+    if not store.class_names:
+        return None
+    several = "labels" in store.arrays and len(store.shape("labels")) > 1
+    return (Vocabulary.of_columns if several else Vocabulary.of_names)(store.class_names)
 
 
 def open_labels(database: Any, queries: Any) -> tuple[Labels, ArrayLabels]:

@@ -7,6 +7,7 @@ result has the same bits for any chunking, number of workers, and order of event
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -30,6 +31,7 @@ from sadih_dask.compute.span import Joiner, Span
 from sadih_dask.compute.tree import Tasks
 from sadih_dask.errors import InputError
 from sadih_dask.learning.statistics import MERGE_FAN_IN, merge_in_order
+from sadih_dask.stores.ahead import MOST_CHUNKS
 
 TAIL_NODES = 2
 """Nodes of the tree, for every thread, whose blocks are tasks of their own."""
@@ -44,16 +46,20 @@ def scan(
     rows: Rows,
     reduction: KeptReduction[Any],
     checkpoint: Checkpoint | None = None,
+    fetched: int = 1 + MOST_CHUNKS,
 ) -> tuple[Any, int]:
     """Reduce rows that are read once; return also how many were not read, but loaded.
 
     Of Dask arrays with one label, or list of tags, a row the result comes as `Discovered`.
 
     With a checkpoint the parts of a long pass over a store are kept as they are finished, and the
-    same call goes on after them: it loads what their rows have come to.
+    same call goes on after them: it loads what their rows have come to. ``fetched`` is how many
+    stored chunks a task may have in memory, as the memory plan says.
     """
     if rows.n_rows == 0:
         raise InputError("there are no rows to learn from")
+    if isinstance(rows, StoreRows):
+        rows = replace(rows, ahead=max(0, fetched - 1))
     parts = _parts(rows, reduction, checkpoint)
     tasks = Tasks("scan", rows.local)
     if isinstance(rows, LazyRows):
@@ -95,8 +101,8 @@ class _RangeTasks:
     """Tasks that read their own rows, or load what was kept of them.
 
     A task takes all blocks of one node of the tree: fewer tasks, and merges in place. The last
-    nodes are cut into single blocks, so that all threads come to an end together. A chunk on the
-    border of two tasks is read by both.
+    nodes are cut into single blocks, so that all threads come to an end together; but not where
+    chunks are fetched ahead inside a task. A chunk on the border of two tasks is read by both.
     """
 
     def __init__(
@@ -110,7 +116,7 @@ class _RangeTasks:
         self._source, self._files = tasks.share(rows, "rows"), tasks.share(parts.files, "files")
         starts = [row for part in parts.to_read for row in range(*part, self._node)]
         tail = min(TAIL_NODES * total_threads(rows.local), MOST_TAIL_NODES)
-        if rows.chunk_rows > block_rows:
+        if rows.chunk_rows > block_rows or rows.remote:  # nothing to read ahead in a single block
             tail = 0
         self._cut = set(starts[max(0, len(starts) - tail) :])
 

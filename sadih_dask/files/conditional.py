@@ -44,7 +44,6 @@ SWAP = ".swap"
 MOST_BYTES = 5 * 2**30 - 1
 """What an object store takes in one piece, and so on a condition."""
 _NO_FLOCK = frozenset([errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK])
-_REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _in_memory = threading.Lock()
 _probed: set[tuple[str, str]] = set()
@@ -146,24 +145,10 @@ def _check_client(files: RemoteFiles) -> str:
 def _put(files: RemoteFiles, key: str, data: bytes, seen: Version | None) -> bool:
     condition: dict[str, Any] = {"mode": "create"} if seen is None else {"IfMatch": seen.tag}
     try:
-        with reaching(files.url):
-            # In one piece: s3fs drops the condition from what it sends in parts.
-            files.filesystem.pipe_file(files.path(key), data, chunksize=MOST_BYTES, **condition)
-    except FileExistsError:
-        return False
+        # In one piece: s3fs drops the condition from what it sends in parts.
+        return files.write_if(key, data, chunksize=MOST_BYTES, **condition)
     except FileNotFoundError:  # replaced on condition of a tag, and deleted by somebody
         return False
-    except OSError as error:
-        if _is_refusal(error):
-            return False
-        raise
-    return True
-
-
-def _is_refusal(error: OSError) -> bool:
-    response = getattr(error.__cause__, "response", None)
-    code = response.get("Error", {}).get("Code") if isinstance(response, dict) else None
-    return error.errno == errno.EEXIST or str(code) in _REFUSED
 
 
 def _replace_if_equal(files: Files, key: str, data: bytes, seen: Version | None) -> bool:

@@ -207,9 +207,14 @@ def locate(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | Non
     return RemoteFile(connect(folder, storage_options), key)
 
 
-def is_file(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> bool:
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Replace a file by text, in one step."""
+    locate(path).write(lambda file: file.writelines([text.encode()]))
+
+
+def is_file(url: str | os.PathLike[str]) -> bool:
     """Say whether a path or URL is that of one file or object, and not of a store or a bucket."""
     try:
-        return locate(url, storage_options).is_file()
+        return locate(url).is_file()
     except InputError:
         return False

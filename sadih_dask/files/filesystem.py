@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
+import logging
 import os
 import shutil
 import stat
@@ -31,14 +33,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, TypeAlias, cast
 
 from sadih_dask.errors import FormatError, InputError, naming, require
 
+logger = logging.getLogger(__name__)
+
 Buffer = Any  # anything with the buffer protocol; typing has no name for it before Python 3.12
 TEMPORARY_SUFFIX = ".tmp"
 """Ends the names of files that are being written, or that a killed writer left behind."""
+ATTEMPTS = 7
+"""At a request that S3 answers with 500 or 503, or not at all, unless AWS_MAX_ATTEMPTS says another
+number. The pauses between them double; all together take half a minute on average."""
 _NO_LINKS = frozenset([errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
 """How file systems say that they have no hard links."""
 _NO_FOLDER_SYNC = frozenset([errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP])
@@ -65,9 +73,14 @@ def client(url: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str
     from fsspec.core import url_to_fs  # type: ignore[import-untyped]
     from fsspec.registry import known_implementations  # type: ignore[import-untyped]
 
+    given = dict(options or {})
+    if url.startswith(("s3://", "s3a://")):
+        most = int(os.environ.get("AWS_MAX_ATTEMPTS", ATTEMPTS))
+        retries = {"retries": {"total_max_attempts": most}}
+        given["config_kwargs"] = retries | dict(given.get("config_kwargs", {}))
     try:
         with reaching(url):
-            fs, inner = url_to_fs(url, **(options or {}))
+            fs, inner = url_to_fs(url, **given)
     except ImportError:
         known = known_implementations.get(url.partition("://")[0], {})
         require(str(known.get("class", "fsspec")).partition(".")[0], f"{url}: reaching it")
@@ -255,7 +268,7 @@ class LocalFiles:
 
     def write(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> None:
         """Replace `key` by the concatenated parts in one step."""
-        self._write(key, parts, durable)
+        self._write(key, parts, durable, create=False)
 
     def create(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> bool:
         """Write `key` only if nothing is there, in one step; return whether it was written."""
@@ -264,9 +277,7 @@ class LocalFiles:
             return False
         return self._write(key, parts, durable, create=True)
 
-    def _write(
-        self, key: str, parts: Sequence[Buffer], durable: bool, *, create: bool = False
-    ) -> bool:
+    def _write(self, key: str, parts: Sequence[Buffer], durable: bool, *, create: bool) -> bool:
         self._check_folder(key.rpartition("/")[0])
         target = Path(self.path(key))
         make_folder(target.parent)
@@ -347,6 +358,14 @@ class RemoteFiles:
         """Return the URL of `key` for those who connect to it."""
         return f"{self.url}/{key}"
 
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """As `reaching`; that requests to S3 are repeated is told."""
+        if (s3 := getattr(self.filesystem, "_s3", None)) is not None:
+            s3.meta.events.register("needs-retry.s3", _tell_of_failure, unique_id=__name__)
+        with reaching(self.url):
+            yield
+
     @property
     def has_tags(self) -> bool:
         """Say whether an object has a tag that changes with it, and that a write can ask for."""
@@ -354,7 +373,7 @@ class RemoteFiles:
 
     def tag(self, key: str) -> str:
         """Return the tag of what `key` holds now; FileNotFoundError if absent."""
-        with reaching(self.url):
+        with self._reached():
             return str(self.filesystem.info(self.path(key), refresh=True)["ETag"])
 
     def read(self, key: str, limit: int) -> bytes:
@@ -367,13 +386,13 @@ class RemoteFiles:
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """Return up to `length` bytes from `start`; a negative start counts from the end."""
         end = start + length if start >= 0 or start + length < 0 else None
-        with reaching(self.url):
+        with self._reached():
             return bytes(self.filesystem.cat_file(self.path(key), start=start, end=end))
 
     def write(self, key: str, parts: Sequence[Buffer], *, durable: bool = True) -> None:
         """Replace `key` by the concatenated parts in one step."""
         del durable  # an object store acknowledges a PUT only when it is durable
-        with reaching(self.url):
+        with self._reached():
             self.filesystem.pipe_file(
                 self.path(key), b"".join(memoryview(p).cast("B") for p in parts)
             )
@@ -385,26 +404,22 @@ class RemoteFiles:
         """Write `key` only if nothing is there, in one step; return whether it was written."""
         del durable
         data = b"".join(memoryview(part).cast("B") for part in parts)
+        return self.write_if(key, data, mode="create")
+
+    def write_if(self, key: str, data: bytes, **condition: Any) -> bool:
+        """Write `key` on a condition in the words of the client; return whether it was kept."""
         try:
-            with reaching(self.url):
-                self.filesystem.pipe_file(self.path(key), data, mode="create")
-        except FileExistsError:
-            return False
+            with self._reached():
+                self.filesystem.pipe_file(self.path(key), data, **condition)
         except OSError as error:
-            if error.errno == errno.EEXIST or "PreconditionFailed" in str(error):
-                return False
-            raise
+            if not _is_refusal(error):
+                raise
+            return False
         return True
 
     def names(self, folder: str) -> list[str]:
         """Return the names directly in `folder`, or nothing if there is no such folder."""
-        self.filesystem.invalidate_cache()
-        try:
-            with reaching(self.url):
-                found = self.filesystem.ls(self.path(folder), detail=False)
-        except FileNotFoundError:
-            return []
-        return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
+        return sorted(name_of(str(info["name"])) for info in self._listed(folder))
 
     def left_behind(self, folder: str) -> list[str]:
         """Nothing: a PUT leaves nothing behind."""
@@ -413,23 +428,33 @@ class RemoteFiles:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the files directly in `folder` and their lengths, by one listing."""
+        found = (info for info in self._listed(folder) if info["type"] == "file")
+        return {name_of(str(info["name"])): int(info["size"]) for info in found}
+
+    def _listed(self, folder: str) -> list[dict[str, Any]]:
         self.filesystem.invalidate_cache()
         try:
-            with reaching(self.url):
-                found = self.filesystem.ls(self.path(folder), detail=True)
+            with self._reached():
+                return list(self.filesystem.ls(self.path(folder), detail=True))
         except FileNotFoundError:
-            return {}
-        return {
-            str(info["name"]).rsplit("/", 1)[-1]: int(info["size"])
-            for info in found
-            if info["type"] == "file"
-        }
+            return []
 
     def delete(self, key: str) -> None:
         """Remove `key`, a file or a folder with all it holds; absence is no error."""
         self.filesystem.invalidate_cache()
-        with reaching(self.url), contextlib.suppress(FileNotFoundError):
+        with self._reached(), contextlib.suppress(FileNotFoundError):
             self.filesystem.rm(self.path(key), recursive=True)
+
+
+_REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
+
+
+def _is_refusal(error: OSError) -> bool:
+    response = getattr(error.__cause__, "response", None)
+    code = response.get("Error", {}).get("Code") if isinstance(response, dict) else None
+    return (
+        error.errno == errno.EEXIST or isinstance(error, FileExistsError) or str(code) in _REFUSED
+    )
 
 
 Files: TypeAlias = LocalFiles | RemoteFiles
@@ -509,6 +534,31 @@ def connect(
 def _write_all(descriptor: int, data: memoryview) -> None:
     while len(data):
         data = data[os.write(descriptor, data) :]
+
+
+_failures = itertools.count(1)
+
+
+def _tell_of_failure(
+    response: tuple[Any, Any] | None,
+    operation: Any,
+    attempts: int,
+    caught_exception: Exception | None,
+    **_: Any,
+) -> None:
+    """Log a request to S3 that has failed and may be repeated: the 1st, 2nd, 4th, 8th ..."""
+    status = 0 if response is None else response[0].status_code
+    if caught_exception is None and status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return
+    if (n := next(_failures)) & (n - 1) == 0:
+        logger.warning(
+            "%s of S3, attempt %d: %s. It is repeated after a pause, up to a limit (failed "
+            "attempts so far: %d)",
+            operation.name,
+            attempts,
+            status or caught_exception,
+            n,
+        )
 
 
 _CLIENTS = frozenset(["botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs"])

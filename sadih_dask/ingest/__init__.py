@@ -16,6 +16,6 @@ from __future__ import annotations
 
 from sadih_dask.ingest.changes import Changes, compare
 from sadih_dask.ingest.ingestion import Ingested, Mode, ingest
-from sadih_dask.ingest.inputs import DataFiles, HoldOut, Unlabelled
+from sadih_dask.ingest.inputs import DataFiles, HoldOut
 
-__all__ = ["Changes", "DataFiles", "HoldOut", "Ingested", "Mode", "Unlabelled", "compare", "ingest"]
+__all__ = ["Changes", "DataFiles", "HoldOut", "Ingested", "Mode", "compare", "ingest"]

@@ -24,7 +24,6 @@ from sadih_dask.ingest.provenance import NOTHING, Provenance, in_words, look, pr
 from sadih_dask.sources import open_features
 from sadih_dask.sources.contract import reading
 from sadih_dask.stores import FeatureStore, commit
-from sadih_dask.stores.features import KIND, SCHEMA
 from sadih_dask.stores.reader import Snapshot
 from sadih_dask.stores.root import Root
 
@@ -169,7 +168,7 @@ def existing(place: Files) -> Root | None:
             f"{place.url} is a file, not a store. Sources come first, the store is named last"
         )
     with reaching(place.url):
-        return commit.existing(place, KIND, SCHEMA)
+        return commit.existing(place, FeatureStore.kind)
 
 
 def _reads_otherwise(

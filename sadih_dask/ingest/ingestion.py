@@ -121,7 +121,11 @@ def ingest(
     if in_place and mode == "append":
         raise InputError("an array that stays in place is a store of its own; leave out the append")
     if store is not None and mode == "append":
-        _check_fixed(store, form)
+        for name, has in other_form(store, form).items():
+            raise InputError(
+                f"{store.url} has {name}={has!r}, and appending cannot change that; got "
+                f"{name}={form[name]!r}. Leave it out, or ingest all files anew"
+            )
         _check_unchanged(store, known, seen)
         new = [not known.has(mark) for mark in seen.marks]
         if not any(new):
@@ -345,6 +349,8 @@ def _write(writer: FeatureWriter, feed: Feed, progress: Progress | None) -> int:
     most = blocks_per_task(len(missing), total_threads())
     units, apart = feed.units(missing, writer.block_rows, most)
     task_bytes = feed.working_bytes(writer.block_rows, WRITERS)
+    if feed.fetches():
+        task_bytes = (1 + WRITERS) * feed.working_bytes(writer.block_rows, 1)
     check_tasks("the ingestion", task_bytes, len(units))
     with reporting(in_rows(n_kept, writer.n_rows, progress)):
         own = feed.only(apart)
@@ -363,10 +369,21 @@ def _write_unit(writer: FeatureWriter, blocks: range, feed: Feed) -> Digests:
     """Read rows of files and write them: what a task does.
 
     Blocks are written in threads: a writer waits for the disk or the network after every one, and
-    the reader need not.
+    the reader need not. From files behind a network that can be entered anywhere, each thread reads
+    its own, and waits for neither.
     """
     rows = [writer.rows_of(block) for block in blocks]
-    own, digests = feed.reopened(rows[0][0], rows[-1][1]), Digests()
+    digests = Digests()
+
+    def copy_block(ends: tuple[int, int]) -> Digests:
+        return writer.write_arrays(ends[0], feed.reopened(*ends).rows(*ends))
+
+    if feed.fetches(first for first, _ in rows):
+        with ThreadPoolExecutor(1 + WRITERS) as pool:
+            for found in pool.map(copy_block, rows):
+                digests |= found
+        return digests
+    own = feed.reopened(rows[0][0], rows[-1][1])
     under_way: deque[Future[Digests]] = deque()
     with ThreadPoolExecutor(WRITERS) as pool:
         for first, last in rows:
@@ -471,18 +488,14 @@ def _check_unchanged(store: FeatureStore, known: Provenance, seen: Provenance) -
         )
 
 
-def _check_fixed(store: FeatureStore, fixed: Mapping[str, str | int | None]) -> None:
+def other_form(store: FeatureStore, form: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a store has where another form is asked for: dtype, chunk_rows, compression."""
     found = {
         "dtype": store.dtype("features").name,
         "chunk_rows": store.new_chunk_rows,
         "compression": store.compression,
     }
-    for name, wanted in fixed.items():
-        if wanted is not None and wanted != found[name]:
-            raise InputError(
-                f"{store.url} has {name}={found[name]!r}, and appending cannot change that; got "
-                f"{name}={wanted!r}. Leave it out, or ingest all files anew"
-            )
+    return {name: found[name] for name, v in form.items() if v not in (None, found[name])}
 
 
 def _check_form(store: FeatureStore, inputs: Inputs) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from os import PathLike
+from typing import Literal, get_args
 
 from sadih_dask.errors import Advice, Argument, InputError, LabelError, Remedy
+from sadih_dask.files.filesystem import name_of
 from sadih_dask.sources import (
     LabelSource,
     RowSource,
@@ -22,8 +25,8 @@ from sadih_dask.sources.contract import DEFAULT_MEMORY_LIMIT, Variable
 from sadih_dask.sources.features import Paths, check_pairs, expand, parts_of
 from sadih_dask.sources.formats import PANDAS_INDEX, is_found_as_ids, is_named_for
 from sadih_dask.sources.labels import advice
+from sadih_dask.types import Unlabelled
 
-Unlabelled = Literal["error", "drop"]
 Part = Literal["database", "queries"]
 MOST_HELD_OUT = 0.5
 BESIDE = ("labels", "ids", "thumbnails")
@@ -111,17 +114,17 @@ class DataFiles:
     @property
     def reading_options(self) -> str:
         """Return what decides the rows beside the files themselves."""
-        reading = (self.transpose, self.scale, self.separator, self.unlabelled)
-        named = (self.features_variable, self.labels_variable, self.hold_out)
-        # Stores that were made before ids had a variable are read in the same way as ever
-        return repr(
-            (*reading, *named, *(() if self.ids_variable is None else (self.ids_variable,)))
-        )
+        reading = (self.transpose, self.scale, self.separator, self.unlabelled, self.hold_out)
+        return repr((reading, self.features_variable, self.labels_variable, self.ids_variable))
 
     def expanded(self) -> DataFiles:
         """Return the same with every glob replaced by the files that it matches now."""
         given = {name: getattr(self, name) for name in ("features", *BESIDE)}
-        return self.of({name: expand(paths) for name, paths in given.items() if paths is not None})
+        found = {name: expand(paths) for name, paths in given.items() if paths is not None}
+        for name in (name for name in BESIDE if name in found):
+            if not all(_named_one_by_one(given[side], found[side]) for side in ("features", name)):
+                _check_numbers(name, found[name], found["features"])
+        return self.of(found)
 
     def names(self, what: str) -> tuple[str, ...]:
         """Return the files of one kind, such as "labels"; globs must be expanded already."""
@@ -143,6 +146,35 @@ class DataFiles:
         """Return the same with other files, by what they hold."""
         beside = {name: named.get(name) for name in BESIDE}
         return replace(self, features=named["features"], **beside)  # type: ignore[arg-type]
+
+
+def _named_one_by_one(given: Paths, found: Sequence[str]) -> bool:
+    """Whether the order of files is what somebody has said, and not that of a pattern."""
+    return not isinstance(given, str | PathLike) and len(given) == len(found)
+
+
+def _check_numbers(what: str, files: Sequence[str], features: Sequence[str]) -> None:
+    """Refuse files beside those of the features in their place, if their numbers are of others."""
+    if not 1 < len(files) == len(features):
+        return
+    mine, theirs = _numbers(files), _numbers(features)
+    if mine == theirs or not set(mine) & set(theirs):
+        return
+    wrong = next(k for k, both in enumerate(zip(mine, theirs, strict=True)) if both[0] != both[1])
+    raise InputError(
+        f"{what} go with features by place, so {files[wrong]} would with {features[wrong]}, while "
+        "numbers in other names of both agree: a file may be missing. Add it, or name the files of "
+        "both one by one, in the order that is meant"
+    )
+
+
+def _numbers(files: Sequence[str]) -> list[tuple[int, ...]]:
+    """The numbers in the name of each file; those that all have alike say nothing."""
+    found = [tuple(map(int, re.findall("[0-9]+", name_of(file)))) for file in files]
+    if len({len(numbers) for numbers in found}) > 1:
+        return found
+    kept = [column for column in zip(*found, strict=True) if len(set(column)) > 1]
+    return list(zip(*kept, strict=True))
 
 
 @dataclass(frozen=True)
@@ -197,7 +229,7 @@ def open_inputs(files: DataFiles, known: Sequence[str] | None = None) -> Inputs:
 
     `known` are the classes of a store that the rows are to be added to.
     """
-    if files.unlabelled not in ("error", "drop"):
+    if files.unlabelled not in get_args(Unlabelled):
         raise InputError(f"unlabelled must be 'error' or 'drop', got {files.unlabelled!r}")
     features = open_features(
         files.features,

@@ -293,8 +293,8 @@ class Provenance:
             texts = [record.options, record.hold_out, record.fingerprint]
             for mark in (*record.marks, *record.beside):
                 texts += (*_row(mark), mark.place)
-            rows = [(*mark.rows,) for mark in record.marks if mark.rows is not None]
-            if all(isinstance(text, str) for text in texts) and all(map(_is_range, rows)):
+            rows = [[*map(type, mark.rows)] for mark in record.marks if mark.rows is not None]
+            if all(isinstance(text, str) for text in texts) and all(r == [int, int] for r in rows):
                 return record
         except (TypeError, KeyError):
             pass
@@ -337,10 +337,6 @@ def in_words(places: Sequence[str]) -> str:
     """Name a few files and count the others."""
     more = len(places) - _MOST_NAMED
     return ", ".join(places[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _is_range(rows: tuple[object, ...]) -> bool:
-    return [type(number) for number in rows] == [int, int]
 
 
 def _row(mark: FileMark) -> tuple[str, str, str]:

@@ -14,19 +14,20 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from copy import copy
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from sadih_dask.errors import InputError
-from sadih_dask.files.filesystem import name_of
-from sadih_dask.ingest.inputs import HoldOut, Inputs, Unlabelled
+from sadih_dask.files.filesystem import is_url, name_of
+from sadih_dask.ingest.inputs import HoldOut, Inputs
 from sadih_dask.learning.randomness import splitmix64
 from sadih_dask.sources import RowSource
 from sadih_dask.sources.contract import Block, pieces
 from sadih_dask.sources.features import parts_of
 from sadih_dask.stores.columns import fitting
+from sadih_dask.types import FloatType, Unlabelled
 
 _SEGMENT_ROWS = 65_536
 _SEGMENT_CELLS = 2**24
@@ -211,6 +212,15 @@ class Feed:
             found._deciding = found._sources["labels"]
         return found
 
+    def fetches(self, rows: Iterable[int] = ()) -> bool:
+        """Say whether files are behind a network, and can be entered at each of these rows."""
+        source = self._sources.get("features")
+        if source is None or self._deciding is not None:
+            return False
+        urls = all(is_url(part.origin.path) for part in parts_of(source))
+        starts = [self._source_row(row) for row in rows]
+        return urls and all(s.entry(r) == r for s in self._sources.values() for r in starts)
+
     def working_bytes(self, block_rows: int, n_written: int) -> int:
         """Return the bytes of a task that reads one block while it writes others.
 
@@ -268,7 +278,7 @@ class Feed:
 def stored_dtype(source: RowSource, dtype: str | None) -> str:
     """Return the type that features are kept in: their own, float32 for integers, or the wish."""
     if dtype is not None:
-        if dtype not in ("float16", "float32", "float64"):
+        if dtype not in get_args(FloatType):
             raise InputError(f"dtype must be float16, float32 or float64, got {dtype!r}")
         return dtype
     return source.dtype.name if source.dtype.kind == "f" else "float32"

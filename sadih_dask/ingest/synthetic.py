@@ -26,14 +26,13 @@ from sadih_dask.errors import FormatError, IncompleteError, InputError
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.features import FeatureWriter
 from sadih_dask.stores.segment import Digests
-from sadih_dask.types import Array
+from sadih_dask.types import Array, FloatType
 
 SEEDED_ROWS = 1024
 """Rows that come from the same random numbers."""
 MOST_LABELS = 3
 """Labels of a row with several."""
 
-Dtype: TypeAlias = Literal["float16", "float32", "float64"]
 Part: TypeAlias = Literal["database", "queries"]
 _STREAMS = {"centres": 0, "database": 1, "queries": 2}
 _QUANTILES = 1 << 16
@@ -49,7 +48,7 @@ class Clouds:
 
     n_features: int
     n_classes: int
-    dtype: Dtype = "float32"
+    dtype: FloatType = "float32"
     seed: int = 0
     multi_label: bool = False
     spread: float = 1.0
@@ -116,7 +115,7 @@ def generate(
     n_features: int,
     n_classes: int,
     *,
-    dtype: Dtype = "float32",
+    dtype: FloatType = "float32",
     seed: int = 0,
     multi_label: bool = False,
     spread: float = 1.0,

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,16 @@ import numpy as np
 from sadih_dask.compute.codes import DatabaseCodes
 from sadih_dask.compute.encode import HashRows, coverage_of
 from sadih_dask.compute.evaluate import Counted
-from sadih_dask.compute.rows import StoreRows
+from sadih_dask.compute.rows import StoreRows, check_labelled, classes_of
 from sadih_dask.compute.run import heard_in, nobody, reporting
-from sadih_dask.errors import Argument, InputError, LabelError, Remedy
+from sadih_dask.errors import InputError
 from sadih_dask.files.archive import read_archive, write_archive
-from sadih_dask.files.file import locate
+from sadih_dask.files.file import write_text
 from sadih_dask.files.redaction import redact
+from sadih_dask.learning.classes import in_short
 from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.evaluation import AskedRows
-from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES
+from sadih_dask.model.parameters import CLASS_FOLDS, MAX_QUERIES, check_lengths
 from sadih_dask.model.scanning import known_scan
 from sadih_dask.report import code_statistics
 from sadih_dask.report.page import Length, Retrieval, drawings, render
@@ -55,14 +55,11 @@ class Collection:
 
     def check(self, model: Hasher) -> None:
         """Refuse what cannot be evaluated, before anything is read."""
-        for store in (self.queries, self.database):
-            if store is not None and "labels" not in store.arrays:
-                raise LabelError(
-                    f"{store.url} has no labels, so nobody knows what is relevant",
-                    remedy=Remedy("Ingest it with {}", Argument("labels")),
-                )
         for store, what in ((self.queries, "queries"), (self.database, "a database")):
-            if store is not None and store.n_rows == 0:
+            if store is None:
+                continue
+            check_labelled(store)
+            if store.n_rows == 0:
                 raise InputError(f"{store.url} has no rows; {what} should have some")
         if self.codes is not None:
             _check_codes(self.codes, self.database, model)
@@ -118,7 +115,7 @@ def measure(
     own = model.hash_function_.n_bits
     if former is not None:
         return _measure_more(model, rows, max_queries, former)
-    all_bits = sorted({own, *n_bits})
+    all_bits = sorted({own, *check_lengths(n_bits)})
     asked = AskedRows(model, rows.queries, rows.database, max_queries, class_folds, all_bits)
     known = known_scan(model)
     heard = heard_in((rows.database or rows.queries).n_rows * len(all_bits)) or nobody
@@ -141,6 +138,20 @@ def measure(
         lengths.append(Length(bits, found, seconds))
         part(0, 1)
     return Measured(lengths, counted, None if rows.database is None else rows.database.n_rows)
+
+
+def nothing_to_find(rows: Collection, lengths: Sequence[Length]) -> tuple[str, ...]:
+    """What to say of queries without a relevant row: most are labelled in another way."""
+    found = lengths[0].protocols.widest
+    if not found.n_without_relevant or rows.database is None:
+        return ()
+    known, asked = classes_of(rows.database), classes_of(rows.queries)
+    lacking = () if known is None or asked is None else known.lacks(asked)
+    why = f"it has no class {in_short(lacking)}" if lacking else "it has no row of their classes"
+    return (
+        f"{found.n_without_relevant:,} of {found.n_queries:,} queries have no relevant row in "
+        f"{redact(rows.database.url)}: {why}",
+    )
 
 
 def _measure_more(
@@ -245,8 +256,7 @@ def lengths_of(found: Mapping[str, Any]) -> list[Length]:
 
 def write_metrics(folder: Path, model: Hasher, rows: Collection, found: Measured) -> Path:
     """Write everything that was measured."""
-    text = json.dumps(document(model, rows, found), indent=1).encode()
-    locate(folder / METRICS).write(lambda file: file.writelines([text]))
+    write_text(folder / METRICS, json.dumps(document(model, rows, found), indent=1))
     return folder / METRICS
 
 
@@ -324,12 +334,5 @@ def write_page(
         started=datetime.fromtimestamp(began, UTC),
         seconds=time.time() - began,
     )
-    locate(folder / REPORT).write(lambda file: file.writelines([page.encode()]))
+    write_text(folder / REPORT, page)
     return [*saved, folder / REPORT]
-
-
-def missing_matplotlib() -> str | None:
-    """Say how to install what figures need, if it is not there."""
-    if find_spec("matplotlib") is not None:
-        return None
-    return "figures and reports need matplotlib; install it with: pip install 'sadih-dask[report]'"

@@ -22,9 +22,8 @@ from sadih_dask.errors import Argument, IncompleteError, InputError, Remedy, req
 from sadih_dask.files.filesystem import write_atomically
 from sadih_dask.retrieval.codes import check_bitorder, reorder, unpack
 from sadih_dask.stores.codes import CodeStore
-from sadih_dask.types import Array, BitOrder, Bytes
+from sadih_dask.types import Array, BitOrder, Bytes, IndexKind
 
-IndexKind: TypeAlias = Literal["flat", "ivf", "multihash"]
 Form: TypeAlias = Literal["faiss", "usearch", "parquet", "npy", "csv"]
 Progress: TypeAlias = Callable[[int, int], None]
 ENDINGS: dict[str, Form] = {
@@ -35,6 +34,7 @@ ENDINGS: dict[str, Form] = {
 }
 """Forms that the ending of a name says; any other name is an index of FAISS."""
 BLOCK_ROWS = 1 << 18
+SEED = 0
 SAMPLE_PER_LIST = 64
 """Codes that each list of an inverted file is trained on; FAISS asks for 39 at least."""
 
@@ -197,7 +197,6 @@ def export_faiss(
     hash_bits: int | None = None,
     ids: bool = True,
     bitorder: BitOrder = "little",
-    random_state: int = 0,
     progress: Progress | None = None,
     former: bytes | None = None,
 ) -> Path:
@@ -224,8 +223,8 @@ def export_faiss(
     elif kind == "flat":
         index = faiss.IndexBinaryFlat(dimension)
     elif kind == "ivf":
-        index = _inverted_file(faiss, store, dimension, n_lists, n_probe, random_state)
-        index.train(reorder(_sample(store, index.nlist, random_state), store.bitorder, bitorder))
+        index = _inverted_file(faiss, store, dimension, n_lists, n_probe)
+        index.train(reorder(_sample(store, index.nlist), store.bitorder, bitorder))
     elif kind == "multihash":
         bits = hash_bits or max(1, min(24, dimension // n_hashes))
         if n_hashes < 1 or n_hashes * bits > dimension:
@@ -264,12 +263,7 @@ def grows(kind: str) -> bool:
 
 
 def _inverted_file(
-    faiss: Any,
-    store: CodeStore,
-    dimension: int,
-    n_lists: int | None,
-    n_probe: int,
-    random_state: int,
+    faiss: Any, store: CodeStore, dimension: int, n_lists: int | None, n_probe: int
 ) -> Any:
     """An inverted file whose lists are to be trained."""
     lists = n_lists or max(1, min(int(store.n_rows**0.5), 1 << 16))
@@ -283,15 +277,15 @@ def _inverted_file(
     quantizer.this.disown()  # the index frees it
     index.own_fields = True
     index.nprobe = min(n_probe, lists)
-    index.cp.seed = random_state
+    index.cp.seed = SEED
     index.cp.min_points_per_centroid = 1  # small stores get small lists, without a warning
     return index
 
 
-def _sample(store: CodeStore, n_lists: int, random_state: int) -> Bytes:
+def _sample(store: CodeStore, n_lists: int) -> Bytes:
     """Rows drawn evenly from the whole store, in order, for lists to be trained on."""
     size = SAMPLE_PER_LIST * n_lists
-    rng = np.random.default_rng(random_state)
+    rng = np.random.default_rng(SEED)
     rows = np.sort(rng.choice(store.n_rows, min(size, store.n_rows), replace=False))
     return store.take("codes", rows)
 

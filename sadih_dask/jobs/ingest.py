@@ -29,7 +29,7 @@ from sadih_dask.errors import (
 from sadih_dask.ingest import Changes, DataFiles, Ingested, Mode, compare
 from sadih_dask.ingest import ingest as ingest_files
 from sadih_dask.ingest.changes import expected
-from sadih_dask.ingest.ingestion import read_through
+from sadih_dask.ingest.ingestion import other_form, read_through
 from sadih_dask.ingest.provenance import NOTHING, in_words, look, provenance_of
 from sadih_dask.ingest.synthetic import Part, generate
 from sadih_dask.stores import FeatureStore
@@ -338,14 +338,8 @@ class SourceFiles:
         """Say in which way a finished store is not of the form that is asked for, if it is not."""
         if changes.store != "finished":
             return ""
-        store = FeatureStore.open(changes.url)
-        found = {
-            "dtype": store.dtype("features").name,
-            "chunk_rows": store.new_chunk_rows,
-            "compression": store.compression,
-        }
-        wanted = self.form.items()
-        return ", ".join(f"{n} is {found[n]}, not {v}" for n, v in wanted if v != found[n])
+        found = other_form(FeatureStore.open(changes.url), self.form)
+        return ", ".join(f"{name} is {has}, not {self.form[name]}" for name, has in found.items())
 
 
 _UNREADABLE = (InputError, FormatError, DtypeError)

@@ -19,7 +19,6 @@ from sadih_dask.files.file import is_file, locate
 from sadih_dask.files.filesystem import Files, LocalFiles, connect
 from sadih_dask.ingest.provenance import Provenance, provenance_of
 from sadih_dask.model.model_file import Model, read_model
-from sadih_dask.stores import codes, features
 from sadih_dask.stores.codes import CodeStore
 from sadih_dask.stores.features import FeatureStore
 from sadih_dask.stores.root import ATTRIBUTE, ROOT, ROOT_LIMIT, Root, load_json, read_root
@@ -29,8 +28,8 @@ MAX_GROUPS = 1 << 20
 """Label groups that are told apart; of more than these it is only said that there are more."""
 _NOT_SHOWN = ("class_names", "covers")
 _KINDS: dict[str, type[FeatureStore] | type[CodeStore]] = {
-    features.KIND: FeatureStore,
-    codes.KIND: CodeStore,
+    FeatureStore.kind: FeatureStore,
+    CodeStore.kind: CodeStore,
 }
 
 
@@ -112,34 +111,28 @@ class ModelDescription:
     n_forgotten: int
 
 
-def inspect(
-    url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
-) -> StoreDescription | ModelDescription:
+def inspect(url: str | os.PathLike[str]) -> StoreDescription | ModelDescription:
     """Describe whatever of ours lies at a path or URL."""
-    if is_file(url, storage_options):
-        with locate(url, storage_options).open() as file:
+    if is_file(url):
+        with locate(url).open() as file:
             size = file.seek(0, os.SEEK_END)
-        model = read_model(url, storage_options=storage_options)
-        return _describe_model(os.fspath(url), size, model)
-    files = connect(url, storage_options, follow_links=False)
+        return _describe_model(os.fspath(url), size, read_model(url))
+    files = connect(url, follow_links=False)
     if isinstance(files, LocalFiles) and not files.root.exists():
         raise InputError(f"{files.url} does not exist")
     kind = _kind_of(files)
-    root, _ = read_root(files, kind.kind, kind.schema)
+    root, _ = read_root(files, kind.kind)
     if not root.segments:
         return _describe(files, root, None, None)
-    store = kind.open(url, storage_options=storage_options)
+    store = kind.open(url)
     if not isinstance(store, FeatureStore):
         return _describe(files, root, None, None)
     return _describe(files, root, _describe_labels(store), provenance_of(store))
 
 
-def open_store(
-    url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
-) -> Store:
+def open_store(url: str | os.PathLike[str]) -> Store:
     """Open a store of either kind."""
-    kind = _kind_of(connect(url, storage_options, follow_links=False))
-    return kind.open(url, storage_options=storage_options)
+    return _kind_of(connect(url, follow_links=False)).open(url)
 
 
 def _kind_of(files: Files) -> type[FeatureStore] | type[CodeStore]:

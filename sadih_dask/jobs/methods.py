@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from sadih_dask.compute.run import heard_in, reporting
-from sadih_dask.errors import FormatError, SadihError
-from sadih_dask.files.file import locate
-from sadih_dask.jobs.evaluate import FIGURES, REPORT, missing_matplotlib
+from sadih_dask.errors import FormatError, SadihError, lacking
+from sadih_dask.files.file import write_text
+from sadih_dask.jobs.evaluate import FIGURES, REPORT
 from sadih_dask.model.evaluation import AskedRows
 from sadih_dask.model.inputs import check_width
 from sadih_dask.model.methods import METHODS, method_class, method_named
@@ -29,6 +29,7 @@ from sadih_dask.model.parameters import (
     CLASS_FOLDS,
     DECIDED_BY_THE_SCAN,
     MAX_QUERIES,
+    check_lengths,
     check_parameters,
     parameters_of,
 )
@@ -59,6 +60,7 @@ def compare_methods(
     """
     for name in methods:
         method_class(name)  # or an error that names them all
+    check_lengths(bits)
     given, asked = dict(parameters or {}), (max_queries, class_folds)
     known = _Known(results, [store.fingerprint(), queries.fingerprint(), given, asked])
     scans: dict[str, Scanned] = {}
@@ -70,7 +72,7 @@ def compare_methods(
         for n_bits in bits:
             told(known.found[name, n_bits])
     ordered = [known.found[name, n_bits] for name in methods or METHODS for n_bits in bits]
-    if results is not None and missing_matplotlib() is None:
+    if results is not None and not lacking("matplotlib", "a report"):
         _write_page(results, ordered, title, store.n_rows)
     return ordered
 
@@ -105,8 +107,8 @@ class _Known:
         self.found[outcome.method, outcome.n_bits] = outcome
         if self._path is not None:
             outcomes = [asdict(one) for one in self.found.values()]
-            text = json.dumps({"of": self._identity, "outcomes": outcomes}, indent=1).encode()
-            locate(self._path).write(lambda file: file.writelines([text]))
+            document = {"of": self._identity, "outcomes": outcomes}
+            write_text(self._path, json.dumps(document, indent=1))
 
 
 def _parameters(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,6 +126,7 @@ def _measure(
     scans: dict[str, Scanned],
 ) -> Iterator[Outcome]:
     rows: AskedRows | None = None
+    database = store if "labels" in store.arrays else None  # else queries have only each other
     for said in parameters:
         outcome = Outcome(name, said["n_bits"], parameters=said)
         try:
@@ -138,7 +141,7 @@ def _measure(
             with _peak_memory() as peak:
                 model.learn_from(scans[decided])
             seconds = time.process_time() - began
-            rows = rows or AskedRows(model, queries, store, *asked)
+            rows = rows or AskedRows(model, queries, database, *asked)
             found = rows.evaluate(model, beside=False, progress=heard_in(store.n_rows)).known
             numbers, errors = (
                 {p: {m: getattr(e, kind)[m] for m in METRICS} for p, e in found.items()}
@@ -180,4 +183,4 @@ def _write_page(folder: Path, outcomes: Sequence[Outcome], title: str, rows: int
     page = render(
         title, outcomes, drawn, data={"rows": rows}, files=files, started=datetime.now(UTC)
     )
-    locate(folder / REPORT).write(lambda file: file.writelines([page.encode()]))
+    write_text(folder / REPORT, page)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sadih_dask.compute.encode import coverage_of
 from sadih_dask.errors import ConflictError
-from sadih_dask.files.file import locate
+from sadih_dask.files.file import locate, write_text
 from sadih_dask.files.redaction import redact
 from sadih_dask.jobs.inspect import open_store
 from sadih_dask.model.methods import load_model
@@ -86,20 +86,17 @@ def purge(
     )
     n_rows = sum(segment.n_rows - segment.n_live for segment in store.segments)
     begun = Erased(redact(store.url), store.generation, _now(), n_rows, ids, found, finished=False)
-    _write(record, begun)  # afterwards nothing tells any more which rows they were
+    write_text(
+        record, json.dumps(asdict(begun), indent=1)
+    )  # afterwards nothing tells any more which rows they were
     after = store.compact(one_segment=one_segment, purge=True, progress=progress)
     erased = replace(begun, commit=after.generation, when=_now(), finished=True)
-    _write(record, erased)
+    write_text(record, json.dumps(asdict(erased), indent=1))
     return erased
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _write(record: str | os.PathLike[str], erased: Erased) -> None:
-    text = json.dumps(asdict(erased), indent=1).encode()
-    locate(record).write(lambda file: file.writelines([text]))
 
 
 def _deleted(store: Store, name: str) -> Iterator[Array]:

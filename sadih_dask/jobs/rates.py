@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import dask
 import numpy as np
@@ -34,9 +34,9 @@ from sadih_dask.model.parameters import PARAMETERS
 from sadih_dask.types import Floats
 
 BLOCK_ROWS: int = PARAMETERS["block_rows"].default
+N_CLASSES = 100
 N_BLOCKS = 4
 """Blocks of rows that are measured: more than processors have caches for."""
-Terms: TypeAlias = Callable[[Mapping[str, float]], Sequence[float]]
 
 
 def _scan_terms(at: Mapping[str, float]) -> list[float]:
@@ -159,11 +159,11 @@ def best(step: Callable[[], object], repeats: int = 3) -> float:
 
 
 def measure_rows(
-    folder: Path, n_features: int, anchors: Sequence[int], n_bits: int, n_classes: int = 100
+    folder: Path, n_features: int, anchors: Sequence[int], n_bits: int
 ) -> list[dict[str, float]]:
     """Seconds of a row in a scan and in an encoding, the read from the page cache included."""
     n_rows = N_BLOCKS * BLOCK_ROWS
-    store = generate(folder / f"rows-{n_features}", n_rows, n_features, n_classes)
+    store = generate(folder / f"rows-{n_features}", n_rows, n_features, N_CLASSES)
     rows, rng = StoreRows.of(store), np.random.default_rng(0)
     found = []
     for m in anchors:
@@ -171,7 +171,7 @@ def measure_rows(
         mapping = AnchorMap.from_sample(sample, m, rng) if m else None
         projection = rng.standard_normal((m or n_features, n_bits))
         encoder = HashRows(HashFunction(mapping, projection, np.zeros(n_bits)))
-        reduction = Reduction(BLOCK_ROWS, n_classes, mapping)
+        reduction = Reduction(BLOCK_ROWS, N_CLASSES, mapping)
         with one_blas_thread(), dask.config.set(scheduler="synchronous"):
             scanning = best(partial(scan, rows, reduction))
             encoding = best(partial(_encode, rows, encoder))

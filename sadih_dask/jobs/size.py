@@ -4,9 +4,10 @@ Memory is what the plan of `fit` says (`compute.memory`), chunks and tasks are c
 that cut them in earnest, and times are rates that were measured (`rates`) times the work. What is
 assumed about an object store stands in `PLACES`.
 
-Threads of a worker wait for requests or want one of its cores; with waiting and computing in
-equal parts everywhere, that is a closed queueing network, whose mean is exact whatever the
-distribution of both times is (Baskett, Chandy, Muntz and Palacios).
+A task fetches chunks ahead, so a thread waits for the first one only, unless its connections are
+slower than it computes. Threads of a worker wait for that or want one of its cores; with waiting
+and computing in equal parts everywhere, that is a closed queueing network, whose mean is exact
+whatever the distribution of both times is (Baskett, Chandy, Muntz and Palacios).
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from sadih_dask.compute.evaluate import Count
 from sadih_dask.compute.memory import INTERPRETER, MemoryPlan, ScanShape, plan_scan, solve_bytes
 from sadih_dask.compute.scan import MOST_TAIL_NODES, TAIL_NODES, node_rows
 from sadih_dask.errors import InputError
-from sadih_dask.ingest.ingestion import blocks_per_task
+from sadih_dask.ingest.ingestion import WRITERS, blocks_per_task
 from sadih_dask.jobs.rates import BLOCK_ROWS, Rates
 from sadih_dask.learning.features import SAMPLE_BLOCKS, SAMPLE_ROWS
 from sadih_dask.model.parameters import MAX_QUERIES
 from sadih_dask.retrieval.codes import n_bytes
+from sadih_dask.stores.ahead import depth_of
 from sadih_dask.stores.layout import default_chunk_rows
 
 LABEL_BYTES = 8
@@ -46,7 +48,6 @@ class Place:
     latency             seconds to the first byte
     connection, worker  bytes a second of one connection, and of a worker
     total, requests     bytes and requests a second of all
-    threads             that a core should have
     """
 
     latency: float
@@ -54,12 +55,11 @@ class Place:
     worker: float
     total: float
     requests: float
-    threads: int
 
 
 PLACES: dict[str, Place] = {
-    "s3": Place(0.030, 80e6, 1.25e9, 100e9, 5500.0, 4),
-    "local": Place(0.0, math.inf, math.inf, math.inf, math.inf, 1),
+    "s3": Place(0.030, 80e6, 1.25e9, 100e9, 5500.0),
+    "local": Place(0.0, math.inf, math.inf, math.inf, math.inf),
 }
 """An object store of a cloud is assumed, not measured: 30 ms, 80 MB/s a connection, 10 Gbit/s a
 worker, and as many requests as S3 promises for one prefix. A disk has the rate of the rates."""
@@ -71,7 +71,7 @@ class Case:
 
     n_rows, n_features, n_classes   float32 features, one label a row
     anchors, n_bits, n_queries      of model and evaluation; 0 anchors are none
-    workers, threads, cores         processes, and what each of them has; 0 threads choose
+    workers, threads, cores         processes, and what each of them has; 0 threads: one a core
     store                           where everything is
     chunk_rows                      of the store, if not by default
     memory                          bytes that a worker may use, if that is to be checked
@@ -96,9 +96,8 @@ class Case:
         for name in ("n_rows", "n_features", "n_classes", "n_bits", "workers", "cores"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        place = PLACES[self.store]
         chosen = {
-            "threads": self.threads or place.threads * self.cores,
+            "threads": self.threads or self.cores,
             "chunk_rows": self.chunk_rows or default_chunk_rows(4 * self.n_features),
             "n_queries": min(self.n_queries or MAX_QUERIES, self.n_rows),
         }
@@ -135,7 +134,13 @@ class Case:
         """What decides the memory of a fit."""
         read = self.chunk_rows, min(SAMPLE_ROWS, self.n_rows)
         of_it = self.n_rows, self.n_features, np.dtype("float32"), self.anchors or None
-        return ScanShape(*of_it, self.n_classes, *read, n_bits=self.n_bits)
+        fetched = self.fetched if self.store == "s3" else 0
+        return ScanShape(*of_it, self.n_classes, *read, n_bits=self.n_bits, fetched=fetched)
+
+    @property
+    def fetched(self) -> int:
+        """Chunks of features that a task fetches at a time."""
+        return 1 + depth_of(self.chunk_rows * 4 * self.n_features)
 
     def plan(self, threads: int) -> MemoryPlan:
         """The memory of a worker, as `fit` plans it."""
@@ -172,6 +177,13 @@ class Size:
     memory: dict[str, int]
     storage: dict[str, int]
     fitting_threads: int | None = None
+
+    @property
+    def total(self) -> Stage:
+        """All stages, one after the other."""
+        parts = zip(*((s.seconds, s.requests, s.tasks) for s in self.stages), strict=True)
+        seconds, requests, tasks = map(sum, parts)
+        return Stage("all", seconds, "", requests, tasks, self.stages[0].cores)
 
 
 def size(case: Case, rates: Rates) -> Size:
@@ -219,57 +231,70 @@ def _n_parts(case: Case) -> int:
 def _ingest(case: Case, rates: Rates) -> Stage:
     """Tasks that read a source of large files beside the store, and write it."""
     blocks = blocks_per_task(case.n_chunks, case.all_threads)
+    tasks = -(-case.n_chunks // blocks)
     work = _Work(
         case,
         rates,
+        "ingest",
         row_seconds=case.row_bytes * rates.ingesting["zstd" if case.store == "s3" else "plain"],
         row_bytes=2 * case.row_bytes,  # read and written
-        tasks=-(-case.n_chunks // blocks),
-        requests=3 * case.n_chunks,  # rows, which are read; features and labels
+        tasks=tasks,
+        requests=2 * 3 * case.n_chunks,  # features and labels: look at a file, read, write
+        connections=1 + WRITERS,
+        waits=2 * tasks,  # for the first rows, and until the last are written
+        wait_bytes=2 * tasks * case.chunk_rows * case.row_bytes,
         last_rows=blocks * case.chunk_rows,
         compressed=False,
     )
-    return _stage("ingest", case, work, *work.time())
+    return work.stage()
 
 
 def _fit(case: Case, rates: Rates) -> Stage:
     node = node_rows(case.chunk_rows, BLOCK_ROWS)
     nodes = -(-case.n_rows // node)
     cut = min(TAIL_NODES * case.all_threads, MOST_TAIL_NODES, nodes)
-    whole = nodes if case.chunk_rows > BLOCK_ROWS else nodes - cut
+    whole = nodes if case.chunk_rows > BLOCK_ROWS or case.store == "s3" else nodes - cut
     leaves = whole + -(-max(0, case.n_rows - whole * node) // BLOCK_ROWS)
     merges, parts = leaves - 1, _n_parts(case)
     work = _Work(
         case,
         rates,
+        "fit",
         row_seconds=rates.of_row("scan", case.n_features, case.anchors, case.n_bits),
         row_bytes=case.row_bytes,
         tasks=leaves + merges + parts,
         requests=2 * case.n_chunks + (leaves + parts if parts else 0),
+        connections=case.fetched,
+        waits=leaves + (leaves + parts if parts else 0),
+        wait_bytes=leaves * case.chunk_rows * case.row_bytes,
         more_seconds=merges * case.shape.statistics * rates.merging,
         last_rows=BLOCK_ROWS if whole < nodes else node,
     )
-    seconds, limit = work.time()
     place = _place(case, rates)
     drawn = min(SAMPLE_BLOCKS * -(-BLOCK_ROWS // case.chunk_rows), case.n_chunks)
     reads = drawn * (2 if case.anchors else 1)  # labels, and rows to draw anchors from
-    alone = reads * place.latency + rates.of_solving(case.columns, case.n_classes)
+    fetching = reads * place.latency
     if case.anchors:
-        alone += drawn * case.chunk_rows * case.row_bytes / place.connection
-    return _stage("fit", case, work, seconds + alone, limit, reads)
+        fetching += drawn * case.chunk_rows * case.row_bytes / place.connection
+    alone = fetching / case.fetched + rates.of_solving(case.columns, case.n_classes)
+    return work.stage(alone, reads)
 
 
 def _encode(case: Case, rates: Rates) -> Stage:
     work = _Work(
         case,
         rates,
+        "encode",
         row_seconds=rates.of_row("encode", case.n_features, case.anchors, case.n_bits),
         row_bytes=case.row_bytes,
         tasks=case.n_code_chunks,
         requests=2 * (case.n_chunks + case.n_code_chunks),  # labels go with the codes
+        connections=case.fetched,
+        waits=3 * case.n_code_chunks,  # for the first chunk, and to write codes and labels
+        wait_bytes=case.n_code_chunks * case.chunk_rows * case.row_bytes,
         last_rows=case.n_rows / case.n_code_chunks,
     )
-    return _stage("encode", case, work, *work.time())
+    return work.stage()
 
 
 def _evaluate(case: Case, rates: Rates) -> Stage:
@@ -280,58 +305,63 @@ def _evaluate(case: Case, rates: Rates) -> Stage:
     work = _Work(
         case,
         rates,
+        "evaluate",
         row_seconds=case.n_queries * rates.of_pair(case.n_bits),
         row_bytes=len(queries) * (n_bytes(case.n_bits) + LABEL_BYTES),
         tasks=len(queries) * len(ranges),
         requests=len(queries) * (case.n_code_chunks + case.n_chunks),
+        connections=case.fetched,
+        waits=len(queries) * len(ranges),
         last_rows=len(ranges[0]) / len(queries),
         compressed=False,
     )
-    seconds, limit = work.time()
     alone = rates.of_judging("seconds", case.n_features, case.anchors)
-    if alone > seconds:
-        limit = "the driver"
-    return _stage("evaluate", case, work, seconds + alone, limit)
-
-
-def _stage(
-    name: str, case: Case, work: _Work, seconds: float, limit: str, more_requests: int = 0
-) -> Stage:
-    requests = work.requests + more_requests
-    return Stage(name, seconds, limit, requests, work.tasks, case.workers * case.cores)
+    found = work.stage(alone)
+    return replace(found, limit="the driver") if 2 * alone > found.seconds else found
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What workers do in a stage: seconds and bytes of a row, tasks, requests."""
+    """What workers do in a stage: seconds and bytes of a row, tasks, requests.
+
+    connections         of a thread, over which it fetches ahead or writes behind
+    waits, wait_bytes   requests, and bytes of them, that a thread waits for with nothing to compute
+    """
 
     case: Case
     rates: Rates
+    name: str
     row_seconds: float
     row_bytes: float
     tasks: int
     requests: int
+    connections: int
+    waits: int
+    wait_bytes: float = 0.0
     more_seconds: float = 0.0
     last_rows: float = 0.0
     compressed: bool = True
 
-    def time(self) -> tuple[float, str]:
-        """Seconds, and what would have to be faster first."""
+    def stage(self, alone: float = 0.0, more_requests: int = 0) -> Stage:
+        """The stage, with seconds that the driver works alone, and requests that it makes."""
         case, rates = self.case, self.rates
         place = _place(case, rates)
-        n_bytes = case.n_rows * self.row_bytes
+        n_bytes, wait_bytes = case.n_rows * self.row_bytes, self.wait_bytes
         processor = case.n_rows * self.row_seconds + self.more_seconds
         processor += self.tasks * rates.tasks["worker"]
         if case.store == "s3":
             if self.compressed:
                 processor += n_bytes * (rates.reading["zstd"] - rates.reading["plain"])
                 n_bytes *= rates.reading["compressed"]
+                wait_bytes *= rates.reading["compressed"]
             processor += self.requests * rates.objects["request"] + n_bytes * rates.objects["byte"]
-        waiting = self.requests * place.latency + n_bytes / place.connection
+        waiting = self.waits * place.latency + wait_bytes / place.connection
+        fetching = self.requests * place.latency + n_bytes / place.connection
         busy = busy_cores(case.threads, case.cores, processor, waiting)
         by = "processors" if busy > BUSY * min(case.threads, case.cores) else "connections"
         seconds, limit = max(
             (processor / (case.workers * busy), by),
+            (fetching / (case.all_threads * self.connections), "connections"),
             (n_bytes / place.total, "store"),
             (n_bytes / (case.workers * place.worker), "network"),
             (self.requests / place.requests, "requests"),
@@ -339,7 +369,8 @@ class _Work:
         )
         # The last tasks do not end together: half of one, on average.
         last = self.last_rows / case.n_rows * (processor + waiting) / 2
-        return seconds + last, limit
+        requests, cores = self.requests + more_requests, case.workers * case.cores
+        return Stage(self.name, seconds + last + alone, limit, requests, self.tasks, cores)
 
 
 def _place(case: Case, rates: Rates) -> Place:

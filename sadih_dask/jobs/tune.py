@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sadih_dask.compute.checkpoint import Checkpoint
 from sadih_dask.compute.run import heard_in
-from sadih_dask.errors import ConflictError
-from sadih_dask.files.file import locate
-from sadih_dask.jobs.evaluate import missing_matplotlib
+from sadih_dask.errors import ConflictError, lacking
+from sadih_dask.files.file import locate, write_text
 from sadih_dask.jobs.fit import OVERWRITE, Fitted
 from sadih_dask.model.cross_validation import SADIHCV
 from sadih_dask.model.methods.sadih import SADIH
@@ -151,9 +150,8 @@ def _rows(search: SADIHCV) -> list[dict[str, Any]]:
 def _write(folder: Path, tuned: Tuned) -> tuple[Path, ...]:
     """Write all results, and the figure of them where matplotlib is installed."""
     results = folder / RESULTS
-    text = json.dumps(tuned.document(), indent=1).encode()
-    locate(results).write(lambda file: file.writelines([text]))
-    if missing_matplotlib():
+    write_text(results, json.dumps(tuned.document(), indent=1))
+    if lacking("matplotlib", "a figure"):
         return (results,)
     saved = [path for drawing in tuned.drawings() for path in drawing.save(folder / FIGURES)]
     return (results, *saved)

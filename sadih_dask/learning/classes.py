@@ -40,13 +40,19 @@ class Vocabulary:
         >>> Vocabulary.of_names(["2", "10"]).values.tolist(), Vocabulary.of_names(["2", "b"]).names
         ([2, 10], ('2', 'b'))
         """
-        if len(set(names)) < len(names):
-            twice = next(name for k, name in enumerate(names) if name in names[:k])
-            raise LabelError(f"two classes are called {twice!r}; give each class a name of its own")
+        found = cls.of_columns(names)
         if all(_NUMERAL.fullmatch(name) for name in names):
             return cls(np.array([int(name) for name in names], np.int64))
         if set(names) <= {"False", "True"}:
             return cls(np.array([name == "True" for name in names], bool))
+        return found
+
+    @classmethod
+    def of_columns(cls, names: Sequence[str]) -> Vocabulary:
+        """Classes by the names of columns, text always: numbers are columns without names."""
+        if len(set(names)) < len(names):
+            twice = next(name for k, name in enumerate(names) if name in names[:k])
+            raise LabelError(f"two classes are called {twice!r}; give each class a name of its own")
         return cls(np.array(names, str))
 
     def __len__(self) -> int:
@@ -83,6 +89,10 @@ class Vocabulary:
             order = np.argsort(known, kind="stable")
         place = order[np.searchsorted(known, values, sorter=order).clip(max=len(known) - 1)]
         return np.where(known[place] == values, place, -1)
+
+    def lacks(self, other: Vocabulary) -> tuple[str, ...]:
+        """Names of the classes of ``other`` that are none of these."""
+        return other.take(np.flatnonzero(self.find(other) < 0)).names
 
     def take(self, numbers: Ints) -> Vocabulary:
         """Some of the classes."""
@@ -174,7 +184,7 @@ class Targets:
         columns = list(getattr(y, "columns", ()))
         named = bool(columns) and all(isinstance(name, str) for name in columns)
         rows = as_rows(values) if sp.issparse(values) else values
-        return cls(rows, Vocabulary.of_names(columns) if named else None)
+        return cls(rows, Vocabulary.of_columns(columns) if named else None)
 
     @property
     def multi_label(self) -> bool:
@@ -275,11 +285,20 @@ def renumbering(known: Vocabulary | None, other: Vocabulary | None) -> Renumberi
     return Renumbering(place, len(known) + int(np.count_nonzero(new)))
 
 
+def in_short(names: Sequence[str]) -> str:
+    """The first names of classes, and how many more there are.
+
+    >>> in_short(["ant", "bee", "cat", "dog"])
+    "'ant', 'bee', 'cat' and 1 more"
+    """
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return ", ".join(map(repr, names[:3])) + more
+
+
 def _incomparable(named: Vocabulary) -> LabelError:
-    shown = ", ".join(map(repr, named.values[:3].tolist()))
     return LabelError(
-        f"one side has class names and the other class numbers, which cannot be compared: {shown} "
-        "... Use one kind for both"
+        "one side has class names and the other class numbers, which cannot be compared: "
+        f"{in_short(named.names)}. Use one kind for both"
     )
 
 

@@ -19,6 +19,8 @@ TEMPERATURE = 0.8
 PREDICTABILITY = (0.4, 0.2, 0.8)
 """Weights of the explained variance against the separation, taken in turn by restarts."""
 MAX_SWEEPS = 20
+SHORTEST = 16
+"""Bits of the shortest prefix of a nested code that is one by itself; they double from there."""
 FEW_GROUPS = 256
 """Groups up to which codes are separated one by one."""
 TOGETHER = 32
@@ -45,7 +47,8 @@ def start_codes(
     if not problem.single_label and (restart == 0 or not few):
         return spectral_codes(problem, rng)
     if few:
-        B = separated_codes(problem, rng, PREDICTABILITY[restart % len(PREDICTABILITY)])
+        eta = PREDICTABILITY[restart % len(PREDICTABILITY)]
+        B = separated_codes(problem, rng, eta, nested=kind == "nested")
     else:  # random codes of so many classes are nearly as far apart as any
         B = np.where(rng.random((problem.l, len(problem.N))) < 0.5, 1.0, -1.0)
     return distinct(B, rng) if problem.single_label else B
@@ -87,7 +90,11 @@ def spectral_codes(problem: Problem, rng: np.random.Generator) -> Floats:
 
 
 def separated_codes(
-    problem: Problem, rng: np.random.Generator, eta: float = PREDICTABILITY[0]
+    problem: Problem,
+    rng: np.random.Generator,
+    eta: float = PREDICTABILITY[0],
+    *,
+    nested: bool = False,
 ) -> Floats:
     """Codes that are far apart where groups are dissimilar, and predictable from the features.
 
@@ -97,10 +104,10 @@ def separated_codes(
 
     w_ij = N_i N_j |s_ij| normalised to sum to 1. The exponential makes the closest wrong pairs
     count most; they are what costs precision. O(g l) a flip. Many groups go `TOGETHER`, each as if
-    the others stayed.
+    the others stayed. Where codes are to be ``nested``, the first bits are found as if there were
+    no others, and stay while those behind them are found.
     """
-    g, l = len(problem.N), problem.l  # noqa: E741
-    tau = TEMPERATURE * np.sqrt(l)
+    g = len(problem.N)
     S = problem.dense_S
     weight = np.outer(problem.N, problem.N) * np.abs(S)
     np.fill_diagonal(weight, 0.0)
@@ -108,29 +115,51 @@ def separated_codes(
     side = np.sign(S)
     K = problem.regression.predictability
     K = K - np.diag(np.diagonal(K))
+    B = np.where(rng.random((g, problem.l)) < 0.5, 1.0, -1.0)
+    first = 0
+    for last in prefixes(problem.l) if nested else [problem.l]:
+        _separate(B[:, :last], first, weight, side, eta * K, rng)
+        first = last
+    return np.ascontiguousarray(B.T)
+
+
+def prefixes(l: int) -> list[int]:  # noqa: E741
+    """Lengths at which the first bits of a nested code of l bits are one by themselves, and l.
+
+    >>> prefixes(100)
+    [16, 32, 64, 100]
+    """
+    return [SHORTEST << k for k in range(l.bit_length()) if SHORTEST << k < l] + [l]
+
+
+def _separate(
+    B: Floats, first: int, weight: Floats, side: Floats, K: Floats, rng: np.random.Generator
+) -> None:
+    """Flip bits of the codes (g, l) from the bit ``first`` on, in place; as `separated_codes`."""
+    g, l = B.shape  # noqa: E741
+    tau = TEMPERATURE * np.sqrt(l)
     grow, turn = np.cosh(2.0 / tau) - 1.0, np.sinh(2.0 / tau)
-    B = np.where(rng.random((g, l)) < 0.5, 1.0, -1.0)
     together = TOGETHER if g > FEW_GROUPS else 1
+    free = B[:, first:]
     for _ in range(MAX_SWEEPS):
         flips = 0
         order = rng.permutation(g)
         for start in range(0, g, together):
             i = order[start : start + together]
-            pull = 4.0 * eta * (K[i] @ B)
+            pull = 4.0 * (K[i] @ free)
             for _ in range(l):
                 near = weight[i] * np.exp(side[i] * (B[i] @ B.T) / -tau)
-                push = 2.0 * turn * ((side[i] * near) @ B)
-                change = 2.0 * grow * near.sum(axis=1, keepdims=True) + B[i] * (push + pull)
+                push = 2.0 * turn * ((side[i] * near) @ free)
+                change = 2.0 * grow * near.sum(axis=1, keepdims=True) + free[i] * (push + pull)
                 best = np.argmin(change, axis=1)
                 better = change[np.arange(len(i)), best] < -1e-12
                 if not better.any():
                     break
                 i, best, pull = i[better], best[better], pull[better]
-                B[i, best] *= -1.0
+                free[i, best] *= -1.0
                 flips += len(i)
         if not flips:
             break
-    return np.ascontiguousarray(B.T)
 
 
 def distinct(B: Floats, rng: np.random.Generator) -> Floats:

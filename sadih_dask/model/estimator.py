@@ -34,7 +34,6 @@ from sadih_dask.compute.rows import StoreRows, check_labelled
 from sadih_dask.compute.run import Progress, is_lazy, reporting
 from sadih_dask.errors import InputError, LabelError
 from sadih_dask.learning.classes import Vocabulary
-from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.labels import group_rows
 from sadih_dask.learning.objective import Trace
 from sadih_dask.learning.randomness import draw_seed
@@ -50,7 +49,7 @@ from sadih_dask.model.inputs import (
     stored_targets,
 )
 from sadih_dask.model.model_file import Model, read_model, write_model
-from sadih_dask.model.parameters import MAX_QUERIES, check_parameters
+from sadih_dask.model.parameters import MAX_QUERIES, check_lengths, check_parameters
 from sadih_dask.model.scanning import (
     CheckpointLike,
     Scanned,
@@ -65,6 +64,7 @@ from sadih_dask.retrieval.codes import check_bitorder, n_bytes, pack, reorder
 from sadih_dask.retrieval.evaluation import sample_queries
 from sadih_dask.retrieval.histograms import histograms_within
 from sadih_dask.retrieval.metrics import mean_average_precision
+from sadih_dask.retrieval.trees import AnyFunction
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.coverage import Coverage, Difference
 from sadih_dask.stores.features import find_ids
@@ -82,7 +82,7 @@ class Learned:
     trace        the objective on the way, of methods that tell, or the number of iterations
     """
 
-    hash_function: HashFunction
+    hash_function: AnyFunction
     label_codes: Bytes | None = None
     trace: Trace = field(default_factory=lambda: Trace((), 0, 0))
 
@@ -291,6 +291,7 @@ class Hasher(
 
         They learn from what this one knows, or from another scan.
         """
+        lengths = check_lengths(lengths)
         if scanned is None:
             self._check_solved()
             scanned = known_scan(self)

@@ -136,7 +136,7 @@ def _open_lazily(model: Learner, X: Any, y: Any, within: Vocabulary | None) -> O
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels, columns = labels[:, 0], None
         rows = LazyRows.of(X, labels, model.block_rows)
-        named = None if columns is None else Vocabulary.of_names(list(map(str, columns.columns)))
+        named = None if columns is None else Vocabulary.of_columns([*map(str, columns.columns)])
         return Opened(rows, named, True if labels.ndim == 2 else None)
     given = _given_targets(model, labels, within)
     if not given.multi_label:

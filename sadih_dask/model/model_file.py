@@ -20,12 +20,14 @@ from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.objective import Objective, Record, Trace
 from sadih_dask.learning.sample import Sample
 from sadih_dask.learning.statistics import Statistics
+from sadih_dask.retrieval.trees import AnyFunction, BoostedTrees
 from sadih_dask.stores.coverage import Coverage
 from sadih_dask.types import Array, Bytes
 
 KIND = "sadih-model"
 VERSION = 4
 STATISTICS = ("counts", "mean", "sums", "gram")
+TREES = ("feature", "threshold", "vote")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +53,7 @@ class Model:
     multi_label: bool
     groups: LabelGroups
     label_codes: Bytes
-    hash_function: HashFunction
+    hash_function: AnyFunction
     trace: Trace
     statistics: Statistics | None
     coverage: Coverage | None = None
@@ -60,19 +62,32 @@ class Model:
     def fingerprint(self) -> str:
         """A hash of the hash function and the learned codes: models that encode alike share it."""
         function = self.hash_function
-        parts: list[Array | None] = [function.projection, function.offset, function.mixture]
-        if function.mixture is not None:
+        parts = list(_function_arrays(function).values())
+        if isinstance(function, HashFunction) and function.mixture is not None:
             parts += [np.array(function.sharpness), np.array(function.logarithmic)]
-        if (opening := function.opening) is not None:
-            parts += [opening.projection, opening.offset, np.array(opening.weight)]
         if (anchors := function.anchor_map) is not None:
-            parts += [anchors.anchors, anchors.centre, np.array(anchors.sigma)]
+            parts.append(np.array(anchors.sigma))
         digest = hashlib.sha256()
         for part in (*parts, self.label_codes, self.groups.indptr, self.groups.indices):
-            if part is not None:
-                digest.update(repr((part.shape, part.dtype.str)).encode())
-                digest.update(np.ascontiguousarray(part).tobytes())
+            digest.update(repr((part.shape, part.dtype.str)).encode())
+            digest.update(np.ascontiguousarray(part).tobytes())
         return digest.hexdigest()[:32]
+
+
+def _function_arrays(function: AnyFunction) -> dict[str, Array]:
+    """The arrays of a hash function, by the names that they have in a file."""
+    if isinstance(function, BoostedTrees):
+        arrays = {f"trees.{name}": getattr(function, name) for name in TREES}
+    else:
+        arrays = {"projection": function.projection, "offset": function.offset}
+        if function.mixture is not None:
+            arrays["mixture"] = function.mixture
+        if (opening := function.opening) is not None:
+            arrays |= {"opening": opening.projection, "opening.offset": opening.offset}
+            arrays["opening.weight"] = np.array(opening.weight, np.float64)
+    if (anchors := function.anchor_map) is not None:
+        arrays |= {"anchors": anchors.anchors, "anchors.centre": anchors.centre}
+    return arrays
 
 
 def write_model(
@@ -89,22 +104,14 @@ def write_model(
         "groups.indptr": model.groups.indptr,
         "groups.indices": model.groups.indices,
         "label_codes": model.label_codes,
-        "projection": function.projection,
-        "offset": function.offset,
+        **_function_arrays(function),
     }
-    if function.mixture is not None:
-        arrays["mixture"] = function.mixture
-    if (opening := function.opening) is not None:
-        arrays |= {"opening": opening.projection, "opening.offset": opening.offset}
-        arrays["opening.weight"] = np.array(opening.weight, np.float64)
     meta: dict[str, Any] = {
         "method": model.method,
         "parameters": model.parameters,
         "seed": model.seed,
         "n_features_in": model.n_features_in,
         "multi_label": model.multi_label,
-        "sharpness": function.sharpness,
-        "logarithmic": function.logarithmic,
         "trace": {
             "best": model.trace.best,
             "kept_iteration": model.trace.kept_iteration,
@@ -116,9 +123,11 @@ def write_model(
     }
     if model.feature_names is not None:
         meta["feature_names"] = [str(name) for name in model.feature_names]
-    if (anchors := function.anchor_map) is not None:
-        meta["sigma"] = anchors.sigma
-        arrays |= {"anchors": anchors.anchors, "anchors.centre": anchors.centre}
+    if isinstance(function, HashFunction):
+        meta["sharpness"] = function.sharpness
+        meta["logarithmic"] = function.logarithmic
+    if function.anchor_map is not None:
+        meta["sigma"] = function.anchor_map.sigma
     if (known := model.statistics) is not None:
         arrays |= {f"statistics.{name}": getattr(known, name) for name in STATISTICS}
         arrays |= {f"sample.{name}": array for name, array in known.sample.to_arrays().items()}
@@ -146,19 +155,12 @@ def read_model(
 def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
     classes = arrays["classes"]
     groups = LabelGroups(arrays["groups.indptr"], arrays["groups.indices"], len(classes))
-    anchor_map = None
-    if "anchors" in arrays:
-        anchor_map = AnchorMap(arrays["anchors"], arrays["anchors.centre"], float(meta["sigma"]))
     statistics = None
     if "statistics.gram" in arrays:
-        width = len(arrays["projection"])
+        width = arrays["statistics.sums"].shape[1]
         sample = Sample.from_arrays(part_of(arrays, "sample"), len(groups), width)
         counts, mean, sums, gram = (arrays[f"statistics.{name}"] for name in STATISTICS)
         statistics = Statistics(groups, counts, mean, sums, gram, sample)
-    opening = None
-    if "opening" in arrays:
-        weight = float(arrays["opening.weight"][()])
-        opening = Opening(arrays["opening"], arrays["opening.offset"], weight)
     coverage = Coverage.from_json(meta["coverage"]) if "coverage" in meta else None
     feature_names = meta.get("feature_names")
     records = tuple(
@@ -175,19 +177,26 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
         multi_label=bool(meta["multi_label"]),
         groups=groups,
         label_codes=arrays["label_codes"],
-        hash_function=HashFunction(
-            anchor_map,
-            arrays["projection"],
-            arrays["offset"],
-            arrays.get("mixture"),
-            float(meta["sharpness"]),
-            opening,
-            bool(meta["logarithmic"]),
-        ),
+        hash_function=_function(meta, arrays),
         trace=Trace(records, int(meta["trace"]["best"]), int(meta["trace"]["kept_iteration"])),
         statistics=statistics,
         coverage=coverage,
     )
+
+
+def _function(meta: dict[str, Any], arrays: dict[str, Array]) -> AnyFunction:
+    anchor_map = opening = None
+    if "anchors" in arrays:
+        anchor_map = AnchorMap(arrays["anchors"], arrays["anchors.centre"], float(meta["sigma"]))
+    if "trees.feature" in arrays:
+        return BoostedTrees(anchor_map, *(arrays[f"trees.{name}"] for name in TREES))
+    if "opening" in arrays:
+        weight = float(arrays["opening.weight"][()])
+        opening = Opening(arrays["opening"], arrays["opening.offset"], weight)
+    vote = arrays.get("mixture"), float(meta["sharpness"])
+    logarithmic = bool(meta["logarithmic"])
+    affine = arrays["projection"], arrays["offset"]
+    return HashFunction(anchor_map, *affine, *vote, opening, logarithmic)
 
 
 def _check_text(array: Array) -> None:
@@ -200,7 +209,7 @@ def _check_text(array: Array) -> None:
 
 def _check_dtypes(arrays: dict[str, Array]) -> None:
     """Refuse arrays of another kind than :func:`write_model` writes."""
-    whole = ("groups.indptr", "groups.indices", "statistics.counts")
+    whole = ("groups.indptr", "groups.indices", "statistics.counts", "trees.feature")
     for name, array in arrays.items():
         if name.startswith("sample."):  # `Sample.from_arrays` looks at them
             continue
@@ -214,23 +223,46 @@ def _check_dtypes(arrays: dict[str, Array]) -> None:
             raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {wanted}")
 
 
+def _affine_shapes(function: HashFunction, width: int, n_groups: int) -> dict[str, Any]:
+    """Shapes found and expected, by name."""
+    n_scores, n_bits = function.projection.shape[1], function.n_bits
+    expected: dict[str, Any] = {"projection": (function.projection.shape, (width, n_scores))}
+    expected["offset"] = function.offset.shape, (n_scores,)
+    if function.mixture is not None:
+        expected["mixture"] = function.mixture.shape, (n_groups, n_bits)
+    if (opening := function.opening) is not None:
+        expected["opening"] = opening.projection.shape, (width, n_bits)
+        expected["opening.offset"] = opening.offset.shape, (n_bits,)
+    return expected
+
+
+def _tree_shapes(function: BoostedTrees, width: int) -> dict[str, Any]:
+    n_bits, n_trees, n_nodes = function.feature.shape
+    if not 0 <= function.feature.min(initial=0) <= function.feature.max(initial=0) < width:
+        raise ValueError("trees.feature names features that do not exist")
+    if n_nodes & (n_nodes + 1):
+        raise ValueError(f"trees have {n_nodes} nodes; expected all of some depth")
+    return {
+        "trees.threshold": (function.threshold.shape, (n_bits, n_trees, n_nodes)),
+        "trees.vote": (function.vote.shape, (n_bits, n_trees, n_nodes + 1)),
+    }
+
+
 def _check_shapes(model: Model) -> None:
     function, groups = model.hash_function, model.groups
-    width, n_scores = function.projection.shape
-    inputs = width if function.anchor_map is None else function.anchor_map.anchors.shape[1]
-    expected = {
-        "offset": (function.offset.shape, (n_scores,)),
+    width = inputs = model.n_features_in
+    if function.anchor_map is not None:
+        width, inputs = function.anchor_map.anchors.shape
+    expected: dict[str, tuple[Any, Any]] = {
         "label_codes": (model.label_codes.shape[1:], (-(-function.n_bits // 8),)),
         "n_features_in": (model.n_features_in, inputs),
         "groups.indices": (groups.indices.shape, (groups.indptr[-1],)),
     }
-    if function.mixture is not None:
-        expected["mixture"] = (function.mixture.shape, (groups.n_groups, function.n_bits))
-    if (opening := function.opening) is not None:
-        expected["opening"] = (opening.projection.shape, (width, function.n_bits))
-        expected["opening.offset"] = (opening.offset.shape, (function.n_bits,))
+    if isinstance(function, BoostedTrees):
+        expected |= _tree_shapes(function, width)
+    else:
+        expected |= _affine_shapes(function, width, groups.n_groups)
     if function.anchor_map is not None:
-        expected["anchors"] = (function.anchor_map.anchors.shape, (width, inputs))
         expected["anchors.centre"] = (function.anchor_map.centre.shape, (inputs,))
     if (known := model.statistics) is not None:
         g = groups.n_groups

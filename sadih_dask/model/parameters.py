@@ -6,7 +6,7 @@ default and help from `PARAMETERS`; what a value decides is said there too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from itertools import product
@@ -157,6 +157,14 @@ def check_parameters(estimator: Any) -> None:
     """Refuse constructor arguments that mean nothing."""
     for name, parameter in parameters_of(type(estimator)).items():
         parameter.check(name, getattr(estimator, name))
+
+
+def check_lengths(lengths: Iterable[int]) -> list[int]:
+    """Code lengths, each one that a model can have."""
+    found = list(lengths)
+    for n_bits in found:
+        PARAMETERS["n_bits"].check("n_bits", n_bits)
+    return found
 
 
 # -- combinations -----------------------------------------------------------------------------

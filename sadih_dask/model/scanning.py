@@ -89,10 +89,10 @@ def scan_rows(model: Learner, X: Any, y: Any, checkpoint: CheckpointLike = None)
     """Read rows for a fit from nothing."""
     opened = open_rows(model, X, y, reset=True)
     seed = draw_seed(model.random_state)
-    _, sample = plan_scan(model, opened.rows, seed)
+    plan, sample = plan_scan(model, opened.rows, seed)
     anchor_map = draw_anchors(model, opened.rows, sample, seed)
     reduction = _reduction(model, opened, anchor_map)
-    found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
+    found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint), plan.fetched)
     found, opened = _discovered(found, opened)
     return _settled(found, opened, anchor_map, seed, _covering(X), n_loaded)
 
@@ -112,9 +112,9 @@ def scan_more(
     sample = _sample(model, opened.rows, SAMPLE_ROWS, model.seed_)
     n_anchors = None if anchor_map is None else anchor_map.n_features
     sizes = n_anchors, sample, len(known.statistics.groups)
-    check_scan(opened.rows, model.block_rows, *sizes, sample_rows=model.sample_rows)
+    plan = check_scan(opened.rows, model.block_rows, *sizes, sample_rows=model.sample_rows)
     reduction = _reduction(model, opened, anchor_map)
-    found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
+    found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint), plan.fetched)
     found, opened = _discovered(found, opened)
     added = _settled(found, opened, anchor_map, model.seed_, None, n_loaded)
     known_statistics(model, added.multi_label)
@@ -223,10 +223,10 @@ def scan_folds(
     folds, queries = draw_folds(opened.rows.n_rows, folding)
     seed = draw_seed(model.random_state)
     sizes = {name: getattr(folding, name) for name in ("n_folds", "n_queries", "n_bits")}
-    _, sample = plan_scan(model, opened.rows, seed, **sizes)
+    plan, sample = plan_scan(model, opened.rows, seed, **sizes)
     anchor_map = draw_anchors(model, opened.rows, sample, seed)
     reduction = FoldReduction(_reduction(model, opened, anchor_map), folds, queries)
-    found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint))
+    found, n_loaded = scan(opened.rows, reduction, _as_checkpoint(checkpoint), plan.fetched)
     found, opened = _discovered(found, opened)
     fold_of = folds.of_rows(found.sample.rows)
     folded = Folded(

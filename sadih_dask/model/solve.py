@@ -65,20 +65,20 @@ class Validation:
             if others.sum() >= LEAST_JUDGES:
                 statistics = replace(statistics, sample=rows.take(others))
         self._statistics, self._seed = statistics, seed
-        self._trials: dict[tuple[float, str], Trial | None] = {}
+        self._trials: dict[tuple[float, str, bool], Trial | None] = {}
 
     @cached_property
     def penalty(self) -> float:
         """The penalty that predicts labels of the rows best."""
         return choose_penalty(self._statistics, generator(self._seed, "penalty"))
 
-    def trial(self, ridge: float, kind: EncoderKind) -> Trial | None:
+    def trial(self, ridge: float, kind: EncoderKind, nested: bool = False) -> Trial | None:
         """What judges codes; None where no row can be left out."""
-        if (ridge, kind) not in self._trials:
+        if (key := (ridge, kind, nested)) not in self._trials:
             parts = hold_out(self._statistics, ridge, balanced=kind in VOTING)
-            found = Trial(self._statistics, parts, kind, self._seed) if parts else None
-            self._trials[ridge, kind] = found
-        return self._trials[ridge, kind]
+            found = Trial(self._statistics, parts, kind, self._seed, nested) if parts else None
+            self._trials[key] = found
+        return self._trials[key]
 
 
 def learn(
@@ -143,7 +143,7 @@ class Family:
         if parameters.encoder == "auto" and groups.single_label:
             self._kinds = VOTING  # which of both says better whose a row is depends on the data
         if self._encoder in BY_REGRESSION:
-            self._trial = validation.trial(ridge, self._encoder)
+            self._trial = validation.trial(ridge, self._encoder, parameters.start == "nested")
         self._starts = []
         for restart, stream in enumerate(generator(seed, "starts").spawn(n_init)):
             self._starts.append(start_codes(self._problem, parameters.start, restart, stream))

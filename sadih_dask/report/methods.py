@@ -58,24 +58,29 @@ def best(outcomes: Sequence[Outcome], metric: str = "MAP") -> dict[tuple[str, in
 
 
 def as_table(outcomes: Sequence[Outcome]) -> str:
-    """MAP under every protocol, a line for each method and length; the best of a length starred."""
-    protocols, highest = _measured(outcomes), best(outcomes)
+    """Every metric under every protocol, a line for each method and length; the best starred."""
+    protocols = _measured(outcomes)
     head = "".join(f"{p:>17} " for p in protocols)
-    lines = [f"{'method':12}{'bits':>5}{head}   solve    memory"]
-    for one in outcomes:
-        if one.failure:
-            lines.append(f"{one.method:12}{one.n_bits:5}  failed: {one.failure}")
-            continue
-        cells = ""
-        for p in protocols:
-            if p not in one.numbers:
-                cells += f"{'-':>17} "
+    lines: list[str] = []
+    for metric in METRICS:
+        highest = best(outcomes, metric)
+        lines += ["", metric] if lines else [metric]
+        lines.append(f"{'method':12}{'bits':>5}{head}   solve    memory")
+        for one in outcomes:
+            name = f"{one.method:12}{one.n_bits:5}"
+            if one.failure:
+                lines.append(f"{name}  failed: {one.failure}")
                 continue
-            value, error = one.numbers[p]["MAP"], one.standard_errors[p]["MAP"]
-            star = "*" if value == highest[p, one.n_bits] else " "
-            cells += f"{value:8.4f} ± {error:.4f}{star}"
-        memory = "-" if one.peak_memory is None else f"{one.peak_memory / 2**20:.0f} MiB"
-        lines.append(f"{one.method:12}{one.n_bits:5}{cells}{one.seconds:6.1f} s{memory:>10}")
+            cells = ""
+            for p in protocols:
+                if p not in one.numbers:
+                    cells += f"{'-':>17} "
+                    continue
+                value, error = one.numbers[p][metric], one.standard_errors[p][metric]
+                star = "*" if value == highest[p, one.n_bits] else " "
+                cells += f"{value:8.4f} ± {error:.4f}{star}"
+            memory = "-" if one.peak_memory is None else f"{one.peak_memory / 2**20:.0f} MiB"
+            lines.append(f"{name}{cells}{one.seconds:6.1f} s{memory:>10}")
     return "\n".join(lines)
 
 

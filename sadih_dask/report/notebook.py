@@ -24,11 +24,13 @@ from sadih_dask.ingest import Ingested
 from sadih_dask.learning.objective import Trace
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.model.estimator import Hasher
+from sadih_dask.model.methods.sadih import SADIH
 from sadih_dask.report.code_statistics import shares
 from sadih_dask.report.html import fill, score, size
 from sadih_dask.retrieval.codes import unpack
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
+from sadih_dask.retrieval.trees import BoostedTrees
 from sadih_dask.stores import CodeStore, FeatureStore
 from sadih_dask.stores.store import Store
 from sadih_dask.types import Array, Bytes
@@ -89,14 +91,14 @@ def _(thing: Hasher) -> str:
     changed = {k: v for k, v in parameters.items() if own[k]}
     note = ", ".join(f"{k}={v!r}" for k, v in changed.items()) or "default parameters"
     if not hasattr(thing, "hash_function_"):
-        return card("SADIH", "not fitted", {"bits": parameters["n_bits"]}, note=note)
+        return card(type(thing).__name__, "not fitted", {"bits": parameters["n_bits"]}, note=note)
     n_bits, codes = thing.hash_function_.n_bits, thing.label_codes_
     facts: dict[str, object] = {
         "bits": n_bits,
         "classes": len(thing.classes_),
         "label groups": thing.groups_.n_groups,
         "features": thing.n_features_in_,
-        "hash function": thing.encoder_,
+        "hash function": _encoder(thing),
         "iterations": thing.n_iter_,
         "fingerprint": thing.fingerprint_[:16],
     }
@@ -107,7 +109,22 @@ def _(thing: Hasher) -> str:
         f"Codes of the first {shown[0]} of {len(codes)} label groups, {shown[1]} of {n_bits} bits"
     )
     grid = code_grid(codes, n_bits, label, _group_names(thing))
-    return card("SADIH", f"classes {_listed(thing.classes_)}", facts, pictures=[grid], note=note)
+    return card(
+        type(thing).__name__,
+        f"classes {_listed(thing.classes_)}",
+        facts,
+        pictures=[grid],
+        note=note,
+    )
+
+
+def _encoder(model: Hasher) -> str:
+    """The hash function that the model has."""
+    if isinstance(function := model.hash_function_, BoostedTrees):
+        return "decision trees"
+    if not isinstance(model, SADIH):
+        return "affine" if function.mixture is None else "vote of classes"
+    return model.encoder_
 
 
 def _group_names(model: Hasher) -> list[str]:

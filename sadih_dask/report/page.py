@@ -130,7 +130,6 @@ def render(
         "report.html",
         title=title,
         started=started,
-        seconds=seconds,
         tiles=dict(_tiles(found.lengths, sizes)) | {"run time": duration(seconds)},
         sizes=sizes,
         quality=list(zip(found.lengths, rows, strict=True)),
@@ -143,6 +142,7 @@ def render(
         codes=dict(_codes(found)),
         figures=as_figures(drawn),
         data={
+            **sizes,
             "features": model.n_features_in_,
             **data,
             "queries drawn from": evaluation.n_drawn_from,
@@ -150,6 +150,7 @@ def render(
                 f"{e.standard_errors['MAP']:.4f} {name}" for name, e in found.own.known.items()
             ),
             "model": model.fingerprint_,
+            "run time": duration(seconds),
         },
         classes=list(found.classes or model.classes_),
         parameters=model.get_params(deep=False),

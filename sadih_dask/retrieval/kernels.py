@@ -1,4 +1,4 @@
-"""Loops over query-item pairs: all that is done once per pair is here.
+"""Loops over query-item pairs, and over the trees of a hash function.
 
 Codes come as 64-bit words. Queries lie in rows, (q, words); a database block lies in columns,
 (words, n), so that distances of consecutive items are vector operations. A tile of distances is
@@ -369,3 +369,20 @@ def _mark(
         if label + 1 < len(holders[0]):
             for y in range(holders[0][label], holders[0][label + 1]):
                 marks[holders[1][y]] = value
+
+
+@compiled
+def vote_kernel(rows: Any, feature: Any, threshold: Any, vote: Any, scores: Any) -> None:
+    """Votes of trees, (n, l), added in their order; arguments are those of `trees.BoostedTrees`."""
+    n_bits, n_trees, n_nodes = feature.shape
+    for i in range(len(rows)):
+        row = rows[i]
+        for bit in range(n_bits):
+            total = 0.0
+            for tree in range(n_trees):
+                node = 0
+                while node < n_nodes:
+                    right = row[feature[bit, tree, node]] > threshold[bit, tree, node]
+                    node = 2 * node + (2 if right else 1)
+                total += vote[bit, tree, node - n_nodes]
+            scores[i, bit] = total

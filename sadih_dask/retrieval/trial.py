@@ -3,6 +3,7 @@
 The objective of the paper does not rank codes by how well they retrieve. Rows do: those of the
 sample are hashed by what was learned from the others and looked up, among learned codes (*learned*)
 and among each other (*fresh*); and, classes left out whole, among each other again (*unseen*).
+Of nested codes, whose first bits serve as shorter ones, the mean of all `prefixes` counts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sadih_dask.learning.encoders import unit
 from sadih_dask.learning.held_out import HeldOut, choose_shrinkage, class_folds
 from sadih_dask.learning.open_world import open_encoder
 from sadih_dask.learning.randomness import generator
+from sadih_dask.learning.start import prefixes
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.histograms import group_histograms, histograms_within
@@ -72,6 +74,7 @@ class Trial:
     parts: Sequence[HeldOut]
     kind: EncoderKind
     seed: int
+    nested: bool = False
     _known: dict[bytes, float] = field(default_factory=dict, init=False)
 
     def __call__(self, codes: Floats) -> float:
@@ -127,18 +130,29 @@ class Trial:
             return []
         return class_folds(self.parts[0], CLASS_FOLDS, generator(self.seed, "class folds"))
 
+    def _lengths(self, n_bits: int) -> list[int]:
+        return prefixes(n_bits) if self.nested else [n_bits]
+
     def _learned(self, hashed: Floats, codes: Floats) -> float:
         groups, counts = self.statistics.groups, self.statistics.counts
         asked = groups, np.concatenate([part.group for part in self.parts])
-        database = pack(codes.T), groups, counts, len(codes)
-        return mean_average_precision(group_histograms(pack(hashed), asked, *database))
+
+        def precision(k: int) -> float:
+            database = pack(codes[:k].T), groups, counts, k
+            found = group_histograms(pack(hashed[:, :k]), asked, *database)
+            return mean_average_precision(found)
+
+        return _mean([precision(k) for k in self._lengths(len(codes))])
 
     def _fresh(self, hashed: Floats, group: Ints) -> float:
         """Some rows, evenly, are looked up among all others."""
         some = np.arange(0, len(group), 1 + len(group) // FRESH_QUERIES)
         held = self.statistics.groups, group
-        found = histograms_within(pack(hashed), held, some, hashed.shape[1])
-        return mean_average_precision(found)
+
+        def precision(k: int) -> float:
+            return mean_average_precision(histograms_within(pack(hashed[:, :k]), held, some, k))
+
+        return _mean([precision(k) for k in self._lengths(hashed.shape[1])])
 
 
 class _Rows:

@@ -300,6 +300,8 @@ class RunDirectory:
         return before, chosen
 
     def _complete_before(self, latest: str | None) -> str:
+        if latest is None:
+            raise FormatError(f"{self.url} has no latest run; name the one that is to be it")
         unwanted = self.rejected()
         for run in self.lineage(latest)[1:]:
             manifest = self.manifest(run)
@@ -409,11 +411,23 @@ class RunDirectory:
         for run in kept:
             if RECORD not in self.files.names(f"{RUNS}/{run}"):
                 yield f"{self.url}/{RUNS}/{run}/{RECORD} is missing"
+            yield from self._astray(run, manifests[run])
         named = {key for run in kept for key in manifests[run]["stages"].items()}
         for stage, key in sorted(named):
             yield from self.artefact(stage, key).problems()
         for name in sorted({name for run in kept for name in manifests[run].get("stores", ())}):
             yield from damage(self.files, name)
+
+    def _astray(self, run: str, manifest: Mapping[str, Any]) -> Iterator[str]:
+        """Links of a run that are gone, or lead to what another has made."""
+        if not isinstance(self.files, LocalFiles):
+            return
+        folder = Path(self.files.path(f"{RUNS}/{run}"))
+        made = [f"../../{ARTEFACTS}/{stage}-{key}" for stage, key in manifest["stages"].items()]
+        for name in manifest.get("files", {}):
+            link = folder / name
+            if not link.is_symlink() or link.readlink() not in {Path(at, name) for at in made}:
+                yield f"{link} is no link to {name} of this run; restore the folder from a copy"
 
     def _is_bare(self, run: str) -> bool:
         names = self.files.names(f"{RUNS}/{run}")
@@ -440,6 +454,7 @@ def _checked_manifest(manifest: dict[str, Any], where: str) -> dict[str, Any]:
         or not all(isinstance(manifest.get(name, []), list) for name in ("stores", "begun"))
         or not all(is_name(name) for name in stores or ())
         or not isinstance(manifest.get("files", {}), dict)
+        or not all(map(is_name, manifest.get("files", {})))
         or not isinstance(manifest.get("complete"), bool)
     ):
         raise IntegrityError(f"{where} is not that of a run; restore it from a copy")

@@ -47,8 +47,7 @@ class Fit(Stage):
     def _asked(said: Model) -> list[Any]:
         """Everything that decides a model beside the rows."""
         search = None if said.search is None else said.search.model_dump()
-        method = () if said.method == "sadih" else (said.method,)
-        return [said.parameters, search, *method]
+        return [said.method, said.parameters, search]
 
     def key(self, context: Context) -> str:
         """As of every stage; where a model may be kept, the one in use decides, too.

@@ -17,11 +17,12 @@ from sadih_dask.model.methods import METHODS, method_named
 from sadih_dask.model.parameters import (
     ALL_PARAMETERS,
     CLASS_FOLDS,
+    MAX_BITS,
     MAX_QUERIES,
     PARAMETERS,
     Parameter,
 )
-from sadih_dask.types import BitOrder
+from sadih_dask.types import BitOrder, Compression, FloatType, IndexKind, Unlabelled
 
 _Section = TypeVar("_Section", bound=Section)
 
@@ -38,76 +39,68 @@ def _none_if_said(value: Any) -> Any:
 
 Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Counts: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(_as_list)]
+Lengths: TypeAlias = Annotated[
+    tuple[Annotated[Count, Field(le=MAX_BITS)], ...], BeforeValidator(_as_list)
+]
 
 
 class Run(Section):
     """Where runs go and how many are kept."""
 
-    directory: Annotated[
-        str, Field(min_length=1, description="folder (or s3:// URL) of the runs and what they make")
-    ]
-    keep: Annotated[
-        Count, Field(description="complete runs that are kept, the latest among them")
-    ] = 5
+    directory: str = Field(
+        min_length=1, description="folder (or s3:// URL) of the runs and what they make"
+    )
+    keep: Count = Field(5, description="complete runs that are kept, the latest among them")
 
 
 class Files(Section):
     """Files of one data set; names, patterns, or lists of them."""
 
-    features: Annotated[Names, Field(min_length=1, description="files with the feature vectors")]
-    labels: Annotated[
-        Names | None,
-        Field(description="files with the labels, if they are not beside the features"),
-    ] = None
-    ids: Annotated[Names | None, Field(description="files with one id a row")] = None
-    thumbnails: Annotated[Names | None, Field(description="files with one picture a row")] = None
+    features: Names = Field(min_length=1, description="files with the feature vectors")
+    labels: Names | None = Field(
+        None, description="files with the labels, if they are not beside the features"
+    )
+    ids: Names | None = Field(None, description="files with one id a row")
+    thumbnails: Names | None = Field(None, description="files with one picture a row")
 
 
 class FileSource(Files):
     """Rows from files: .npy, .npz, .mat, HDF5, IDX, .fbin, Parquet, Arrow, CSV, Zarr."""
 
     kind: Literal["files"] = "files"
-    features_variable: Annotated[
-        str | None,
-        Field(description="variable of the features, or a pattern of one column each"),
-    ] = None
-    labels_variable: Annotated[str | None, Field(description="variable of the labels")] = None
-    ids_variable: Annotated[str | None, Field(description="variable of the ids; '': none")] = None
-    transpose: Annotated[bool, Field(description="whether rows are the last axis")] = False
-    scale: Annotated[
-        float | str | None, Field(description="number or variable that multiplies the features")
-    ] = None
-    class_names: Annotated[
-        str | None, Field(description="file with the names of the classes, one a line")
-    ] = None
-    separator: Annotated[str | None, Field(description="splits text into several labels")] = None
-    unlabelled: Annotated[
-        Literal["error", "drop"], Field(description="what to do about rows without a label")
-    ] = "error"
-    hold_out: Annotated[
-        float | None,
-        Field(gt=0, le=0.5, description="share of the rows that become queries, at random"),
-    ] = None
-    seed: Annotated[int, Field(ge=0, description="seed of the rows that are held out")] = 0
-    queries: Annotated[
-        Files | None, Field(description="files of the queries that the model is judged by")
-    ] = None
-    on_change: Annotated[
-        Literal["refuse", "rebuild"],
-        Field(description="what to do when a file that was read has changed since"),
-    ] = "refuse"
-    on_removal: Annotated[
-        Literal["keep", "refuse", "rebuild"],
-        Field(description="what to do when a file that was read is gone; keep its rows, or not"),
-    ] = "keep"
-    on_error: Annotated[
-        Literal["stop", "skip"],
-        Field(description="what to do about a file that cannot be read; take the others, or stop"),
-    ] = "stop"
-    min_age: Annotated[
-        float, Field(ge=0, description="seconds that a file must have been left alone to be read")
-    ] = 0.0
+    features_variable: str | None = Field(
+        None, description="variable of the features, or a pattern of one column each"
+    )
+    labels_variable: str | None = Field(None, description="variable of the labels")
+    ids_variable: str | None = Field(None, description="variable of the ids; '': none")
+    transpose: bool = Field(False, description="whether rows are the last axis")
+    scale: float | str | None = Field(
+        None, description="number or variable that multiplies the features"
+    )
+    class_names: str | None = Field(
+        None, description="file with the names of the classes, one a line"
+    )
+    separator: str | None = Field(None, description="splits text into several labels")
+    unlabelled: Unlabelled = Field("error", description="what to do about rows without a label")
+    hold_out: float | None = Field(
+        None, gt=0, le=0.5, description="share of the rows that become queries, at random"
+    )
+    seed: int = Field(0, ge=0, description="seed of the rows that are held out")
+    queries: Files | None = Field(
+        None, description="files of the queries that the model is judged by"
+    )
+    on_change: Literal["refuse", "rebuild"] = Field(
+        "refuse", description="what to do when a file that was read has changed since"
+    )
+    on_removal: Literal["keep", "refuse", "rebuild"] = Field(
+        "keep", description="what to do when a file that was read is gone; keep its rows, or not"
+    )
+    on_error: Literal["stop", "skip"] = Field(
+        "stop", description="what to do about a file that cannot be read; take the others, or stop"
+    )
+    min_age: float = Field(
+        0.0, ge=0, description="seconds that a file must have been left alone to be read"
+    )
 
     @model_validator(mode="after")
     def _one_kind_of_queries(self) -> FileSource:
@@ -126,12 +119,12 @@ class SyntheticSource(Section):
     """Gaussian clouds, one a class, of any size."""
 
     kind: Literal["synthetic"]
-    rows: Annotated[Count, Field(description="rows of the database")]
-    features: Annotated[Count, Field(description="features of a row")] = 512
-    classes: Annotated[Count, Field(ge=2, description="classes")] = 100
-    queries: Annotated[Count, Field(description="rows that the model is judged by")] = 1000
-    spread: Annotated[float, Field(gt=0, description="distance of the classes")] = 0.3
-    seed: Annotated[int, Field(ge=0, description="seed of the random numbers")] = 0
+    rows: Count = Field(description="rows of the database")
+    features: Count = Field(512, description="features of a row")
+    classes: Count = Field(100, ge=2, description="classes")
+    queries: Count = Field(1000, description="rows that the model is judged by")
+    spread: float = Field(0.3, gt=0, description="distance of the classes")
+    seed: int = Field(0, ge=0, description="seed of the random numbers")
 
 
 Source: TypeAlias = Annotated[
@@ -142,18 +135,14 @@ Source: TypeAlias = Annotated[
 class Store(Section):
     """How rows are stored. Without a url they lie in the run directory."""
 
-    url: Annotated[str | None, Field(description="path or URL of the feature store")] = None
-    queries_url: Annotated[str | None, Field(description="path or URL of the query store")] = None
-    dtype: Annotated[
-        Literal["float16", "float32", "float64"] | None, Field(description="type of the features")
-    ] = None
-    chunk_rows: Annotated[Count | None, Field(description="rows of a chunk")] = None
-    compression: Annotated[
-        Literal["none", "zstd"] | None, Field(description="compression of the chunks")
-    ] = None
-    bitorder: Annotated[
-        BitOrder, Field(description="how bits of codes are packed, in the index too")
-    ] = "little"
+    url: str | None = Field(None, description="path or URL of the feature store")
+    queries_url: str | None = Field(None, description="path or URL of the query store")
+    dtype: FloatType | None = Field(None, description="type of the features")
+    chunk_rows: Count | None = Field(None, description="rows of a chunk")
+    compression: Compression | None = Field(None, description="compression of the chunks")
+    bitorder: BitOrder = Field(
+        "little", description="how bits of codes are packed, in the index too"
+    )
 
     @model_validator(mode="after")
     def _two_stores(self) -> Store:
@@ -203,8 +192,8 @@ def _with_fields(fields: Mapping[str, Any]) -> Callable[[type[_Section]], type[_
 class Search(Section):
     """Parameters to choose by cross-validation, each a list, in one scan of the data."""
 
-    folds: Annotated[int, Field(ge=2, description="parts that are left out in turn")] = 5
-    queries: Annotated[Count, Field(description="rows of each part that are looked up")] = 1000
+    folds: int = Field(5, ge=2, description="parts that are left out in turn")
+    queries: Count = Field(1000, description="rows of each part that are looked up")
     n_bits: Any
 
     @model_validator(mode="after")
@@ -230,14 +219,11 @@ class Model(Section):
         Literal[tuple(METHODS)],  # type: ignore[valid-type]
         Field(description="what learns it"),
     ] = "sadih"
-    search: Annotated[Search | None, Field(description="parameters to choose")] = None
-    refresh: Annotated[
-        Literal["always", "when-better", "never"],
-        Field(description="when a model of more rows takes the place of the latest one"),
-    ] = "always"
-    min_gain: Annotated[
-        Share, Field(description="mean average precision that when-better asks for")
-    ] = 0.01
+    search: Search | None = Field(None, description="parameters to choose")
+    refresh: Literal["always", "when-better", "never"] = Field(
+        "always", description="when a model of more rows takes the place of the latest one"
+    )
+    min_gain: Share = Field(0.01, description="mean average precision that when-better asks for")
 
     @model_validator(mode="after")
     def _fits_method(self) -> Self:
@@ -258,17 +244,13 @@ class Model(Section):
 class Evaluation(Section):
     """How the queries are looked up."""
 
-    bits: Annotated[
-        Counts, Field(description="further code lengths, solved from the statistics")
-    ] = ()
-    max_queries: Annotated[
-        int,
-        Field(ge=0, strict=True, description="of more queries so many are looked up; 0: all"),
-    ] = MAX_QUERIES
-    class_folds: Annotated[
-        int,
-        Field(ge=0, strict=True, description="parts of the classes left out in turn; 0: none"),
-    ] = CLASS_FOLDS
+    bits: Lengths = Field((), description="further code lengths, solved from the statistics")
+    max_queries: int = Field(
+        MAX_QUERIES, ge=0, strict=True, description="of more queries so many are looked up; 0: all"
+    )
+    class_folds: int = Field(
+        CLASS_FOLDS, ge=0, strict=True, description="parts of the classes left out in turn; 0: none"
+    )
 
 
 class Compare(Section):
@@ -278,39 +260,36 @@ class Compare(Section):
         tuple[Literal[tuple(METHODS)], ...],  # type: ignore[valid-type]
         Field(description="methods to compare; all if none is named"),
     ] = ()
-    bits: Annotated[Counts, Field(description="code lengths", min_length=1)] = (16, 32, 64)
+    bits: Lengths = Field((16, 32, 64), description="code lengths", min_length=1)
 
 
 class Export(Section):
     """An index file of the codes for FAISS."""
 
-    index: Annotated[
-        Literal["none", "flat", "ivf", "multihash"], Field(description="kind of index")
-    ] = "none"
-    lists: Annotated[Count | None, Field(description="inverted lists")] = None
-    probe: Annotated[Count, Field(description="lists that a search looks into")] = 8
-    hashes: Annotated[Count, Field(description="hash tables")] = 4
-    hash_bits: Annotated[Count | None, Field(description="bits of a key")] = None
+    index: Literal["none"] | IndexKind = Field("none", description="kind of index")
+    lists: Count | None = Field(None, description="inverted lists")
+    probe: Count = Field(8, description="lists that a search looks into")
+    hashes: Count = Field(4, description="hash tables")
+    hash_bits: Count | None = Field(None, description="bits of a key")
 
 
 class Report(Section):
     """The page with figures."""
 
-    enabled: Annotated[bool, Field(description="whether it is written")] = True
-    title: Annotated[str | None, Field(description="its title")] = None
+    enabled: bool = Field(True, description="whether it is written")
+    title: str | None = Field(None, description="its title")
 
 
 class Gate(Section):
     """What a model must reach to become the latest."""
 
-    protocol: Annotated[
-        Literal["learned", "encoded", "fresh", "unseen"],
-        Field(description="which mean average precision counts"),
-    ] = "fresh"
-    map_min: Annotated[Share | None, Field(description="least mean average precision")] = None
-    map_drop_max: Annotated[
-        Share | None, Field(description="how much less than the latest it may have")
-    ] = None
+    protocol: Literal["learned", "encoded", "fresh", "unseen"] = Field(
+        "fresh", description="which mean average precision counts"
+    )
+    map_min: Share | None = Field(None, description="least mean average precision")
+    map_drop_max: Share | None = Field(
+        None, description="how much less than the latest it may have"
+    )
 
     @property
     def is_set(self) -> bool:

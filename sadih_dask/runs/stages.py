@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from typing import Any
 
-from sadih_dask.errors import ConflictError, FormatError, IncompleteError, SadihError
+from sadih_dask.errors import ConflictError, FormatError, IncompleteError, SadihError, lacking
 from sadih_dask.jobs import evaluate
 from sadih_dask.jobs.encode import encode
 from sadih_dask.jobs.evaluate import (
@@ -18,18 +17,16 @@ from sadih_dask.jobs.evaluate import (
     FIGURES,
     METRICS,
     REPORT,
-    Collection,
     Measured,
     lengths_of,
     measure,
-    missing_matplotlib,
+    nothing_to_find,
     write_counts,
     write_metrics,
     write_page,
 )
 from sadih_dask.jobs.export import export, grows
 from sadih_dask.jobs.methods import compare_methods
-from sadih_dask.report.page import Length
 from sadih_dask.runs.artefact import Artefact
 from sadih_dask.runs.fit import Fit
 from sadih_dask.runs.record import MOST_CLASSES
@@ -164,7 +161,7 @@ class Evaluate(Stage):
         outputs = {"metrics": metrics, "standard_errors": errors, "n_queries": n_queries}
         outputs |= {"asked": asked.model_dump(mode="json"), "measured_at": found.rows}
         facts = {"rows": n_queries, "measured_at": found.rows}
-        return Made(outputs, facts, self._odd(rows, lengths))
+        return Made(outputs, facts, nothing_to_find(rows, lengths))
 
     def _former(self, context: Context) -> Measured | None:
         """The evaluation of the latest run, if this is its model, and nothing else was asked."""
@@ -179,18 +176,6 @@ class Evaluate(Stage):
             logger.warning("%s; everything is evaluated again", error)
             return None
 
-    @staticmethod
-    def _odd(rows: Collection, lengths: Sequence[Length]) -> tuple[str, ...]:
-        """Queries that have nothing to find are probably labelled in another way."""
-        found = lengths[0].protocols.widest
-        if not found.n_without_relevant or rows.database is None:
-            return ()
-        names = [", ".join(store.class_names[:5]) for store in (rows.queries, rows.database)]
-        return (
-            f"{found.n_without_relevant} of {found.n_queries} queries have no relevant row in the "
-            f"database; classes of the queries begin with {names[0]}, of the database {names[1]}",
-        )
-
 
 def _known(numbers: Mapping[str, float]) -> dict[str, float | None]:
     """JSON has no NaN."""
@@ -201,7 +186,7 @@ class Export(Stage):
     """Codes to an index."""
 
     name, title, needs, makes = "export", "Exporting", ("encode",), (INDEX,)
-    beside, revision = (f"{INDEX}.ids.npy",), 2
+    beside = (f"{INDEX}.ids.npy",)
 
     def wanted(self, settings: Settings) -> bool:
         """Whether an index is asked for."""
@@ -209,9 +194,7 @@ class Export(Stage):
 
     def lacks(self) -> str | None:
         """FAISS, where it is not installed."""
-        if find_spec("faiss") is not None:
-            return None
-        return "an index needs faiss; install it with: pip install 'sadih-dask[faiss]'"
+        return lacking("faiss", "an index")
 
     def decides(self, context: Context) -> Any:
         """The codes and the kind of index."""
@@ -271,16 +254,14 @@ class Report(Stage):
 
     def lacks(self) -> str | None:
         """Matplotlib, where it is not installed."""
-        return missing_matplotlib()
+        return lacking("matplotlib", "a report")
 
     def decides(self, context: Context) -> Any:
         """What was measured, of which model, the names of the classes, and the title."""
         outputs = context.outputs
         shown = [outputs["encode"]["fingerprint"], list(context.database.class_names)]
         report = context.settings.report.model_dump()
-        decided = outputs["fit"].get("refresh")
-        more = () if decided is None else (decided,)
-        return [context.artefacts["evaluate"].key, shown, report, *more]
+        return [context.artefacts["evaluate"].key, shown, report, outputs["fit"].get("refresh")]
 
     def work(self, context: Context, artefact: Artefact) -> Made:
         """Draw, and write the page."""

@@ -8,13 +8,13 @@ column each, are decoded by Arrow, as 64-bit numbers.
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -244,7 +244,7 @@ def _records(path: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _lines(path: str) -> Iterator[str]:
-    with open_bytes(path) as raw, _decoded(raw) as stream:
+    with open_bytes(path) as raw, TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
         number = 0
         while line := stream.readline(_MAX_LINE):
             if len(line) == _MAX_LINE and not line.endswith("\n"):
@@ -254,7 +254,3 @@ def _lines(path: str) -> Iterator[str]:
                 )
             yield line
             number += 1
-
-
-def _decoded(raw: IO[bytes]) -> io.TextIOWrapper:
-    return io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")

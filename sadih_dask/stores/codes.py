@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, cast, get_args
 
@@ -16,22 +15,14 @@ from sadih_dask.files.filesystem import connect
 from sadih_dask.retrieval.codes import check_bitorder, n_bytes
 from sadih_dask.stores import columns as row_ids
 from sadih_dask.stores import commit as commits
-from sadih_dask.stores.columns import check_lengths, check_names, prepare_bytes, prepare_labels
-from sadih_dask.stores.features import SCHEMA as FEATURE_SCHEMA
+from sadih_dask.stores.columns import check_lengths, check_names, prepared
 from sadih_dask.stores.features import longer, numbered
 from sadih_dask.stores.reader import Snapshot
-from sadih_dask.stores.root import Column, Root, Schema, short_hash
+from sadih_dask.stores.root import Root, short_hash
 from sadih_dask.stores.segment import Digests, Rows
 from sadih_dask.stores.store import Columns, Store, StoreWriter, Url, filled, planned
 from sadih_dask.types import BitOrder, Ints
 
-SCHEMA: Schema = {
-    "codes": Column(frozenset(["uint8"]), frozenset([2])),
-    "ids": FEATURE_SCHEMA["ids"],
-    "labels": Column(FEATURE_SCHEMA["labels"].dtypes, frozenset([1])),
-    "label_bits": Column(frozenset(["uint8"]), frozenset([2])),
-}
-KIND = "sadih-codes"
 MAX_BITS = 1 << 16
 # Codes are small: in chunks of 4 MiB a block still is not more rows than one task can encode.
 CODE_CHUNK_BYTES = 4 << 20
@@ -39,9 +30,6 @@ CODE_CHUNK_BYTES = 4 << 20
 
 class CodeWriter(StoreWriter):
     """Codes that are being written block by block; see `CodeStore.allocate`."""
-
-    kind: ClassVar[str] = KIND
-    schema: ClassVar[Schema] = SCHEMA
 
     def write(
         self,
@@ -68,8 +56,7 @@ class CodeStore(Store):
     numbers, or `label_bits` (n, ceil(c / 8)), rows of 0 and 1 over c classes in packed form.
     """
 
-    kind: ClassVar[str] = KIND
-    schema: ClassVar[Schema] = SCHEMA
+    kind: ClassVar[str] = "sadih-codes"
     main_array: ClassVar[str] = "codes"
 
     @classmethod
@@ -167,7 +154,7 @@ class CodeStore(Store):
             arrays["ids"] = (stored, row_shape)
         files = connect(url, storage_options, follow_links=False)
         root = planned(
-            KIND, SCHEMA, files, arrays, properties, chunk_rows, compression, CODE_CHUNK_BYTES
+            cls.kind, files, arrays, properties, chunk_rows, compression, CODE_CHUNK_BYTES
         )
         key = short_hash([arrays, n_rows, root.chunk_rows, root.compression, properties])
         mode: commits.Mode = "overwrite" if overwrite else "create"
@@ -201,7 +188,7 @@ class CodeStore(Store):
         """Drop rows and change properties, in one commit; return the result."""
         amend = self._revision(properties, drop)
         files = self._snapshot.files
-        root = commits.update(files, SCHEMA, KIND, lambda root: root.committed(**amend(root)))
+        root = commits.update(files, self.kind, lambda root: root.committed(**amend(root)))
         return CodeStore(Snapshot(files, root))
 
     def _revision(
@@ -293,22 +280,10 @@ class CodeStore(Store):
 
 def _prepare(root: Root, url: str, columns: Sequence[Any], first_row: int) -> Rows:
     """Return codes, ids and labels as they are stored, after every check."""
-    layouts = root.layouts(root.chunk_rows, root.compression)
-    form = "label_bits" if "label_bits" in layouts else "labels"
+    form = "label_bits" if "label_bits" in root.arrays else "labels"
     given: dict[str, Any] = dict(zip(("codes", "ids", form), columns, strict=True))
     if sp.issparse(given[form]):
         given[form] = given[form].toarray()
-    given = {name: np.asarray(rows) for name, rows in given.items() if rows is not None}
-    check_names(set(given), layouts, url)
-    check_lengths(given)
-    rows = {"codes": prepare_bytes(given["codes"], layouts["codes"])}
-    if "ids" in given:
-        encoding = root.properties["ids"]
-        rows["ids"] = row_ids.encode_ids(given["ids"], encoding, layouts["ids"], first_row)
-    if "labels" in given:
-        rows["labels"] = prepare_labels(given["labels"], layouts["labels"], first_row)
-    if "label_bits" in given:
-        unpacked = replace(layouts[form], name="labels", row_shape=(root.properties["n_labels"],))
-        truth = prepare_labels(given[form], unpacked, first_row)
-        rows[form] = np.packbits(truth, axis=1, bitorder="little")
-    return rows
+    given = {name: rows for name, rows in given.items() if rows is not None}
+    check_names(set(given), root.arrays, url)
+    return prepared(root, given, first_row)

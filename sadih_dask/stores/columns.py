@@ -1,4 +1,4 @@
-"""What may go into each array of a feature store, checked before it is written.
+"""What may go into each array of a store, checked before it is written.
 
 Values are stored as they are: no scaling, no lossy conversion. Whether features are finite is for
 those who train on them to say; a store keeps what it was given.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,30 @@ import numpy.typing as npt
 
 from sadih_dask.errors import Argument, DtypeError, FormatError, InputError, LabelError, Remedy
 from sadih_dask.stores.layout import ArrayLayout
+from sadih_dask.stores.root import Root
+
+
+def prepared(root: Root, given: Mapping[str, Any], first_row: int) -> dict[str, npt.NDArray[Any]]:
+    """Return rows of some arrays as they are stored, after every check that can be made of them."""
+    layouts = root.layouts(root.chunk_rows, root.compression)
+    arrays = {name: np.asarray(rows) for name, rows in given.items()}
+    check_lengths(arrays)
+
+    def stored(name: str, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        layout = layouts[name]
+        if name == "features":
+            return prepare_features(rows, layout)
+        if name == "labels":
+            return prepare_labels(rows, layout, first_row)
+        if name == "ids":
+            return encode_ids(rows, root.properties["ids"], layout, first_row)
+        if name == "label_bits":
+            unpacked = replace(layout, name="labels", row_shape=(root.properties["n_labels"],))
+            truth = prepare_labels(rows, unpacked, first_row)
+            return np.packbits(truth, axis=1, bitorder="little")
+        return prepare_bytes(rows, layout)
+
+    return {name: stored(name, rows) for name, rows in arrays.items()}
 
 
 def prepare_features(features: npt.ArrayLike, layout: ArrayLayout) -> npt.NDArray[Any]:

@@ -75,7 +75,6 @@ from sadih_dask.stores.root import (
     Leaf,
     Pending,
     Root,
-    Schema,
     Segment,
     former_root_key,
     new_id,
@@ -130,14 +129,14 @@ class Plan:
         return SegmentWriter(files, self.segment_id, layouts, n_rows, self.foreign)
 
 
-def update(files: Files, schema: Schema, kind: str, change: Callable[[Root], Root | None]) -> Root:
+def update(files: Files, kind: str, change: Callable[[Root], Root | None]) -> Root:
     """Replace the root by what `change` makes of it, again and again until nobody interferes.
 
     `change` returns None if what it is about is done already, by us or by a call like ours.
     """
     tried: set[str] = set()
     while True:
-        root, seen = read_root(files, kind, schema)
+        root, seen = read_root(files, kind)
         if tried.intersection(root.recent):  # the answer was lost, and others have committed since
             return root
         new = change(root)
@@ -153,7 +152,7 @@ def update(files: Files, schema: Schema, kind: str, change: Callable[[Root], Roo
                 return new
 
 
-def existing(files: Files, kind: str, schema: Schema) -> Root | None:
+def existing(files: Files, kind: str) -> Root | None:
     """Return what stands at the place of a new store; ConflictError if that is not ours."""
     # A writer may have been killed at its very first file
     ours = (TEMPORARY_SUFFIX, conditional.SWAP)
@@ -161,7 +160,7 @@ def existing(files: Files, kind: str, schema: Schema) -> Root | None:
     if not found:
         return None
     try:
-        return read_root(files, kind, schema)[0]
+        return read_root(files, kind)[0]
     except FormatError as error:
         raise ConflictError(
             f"{files.url} holds something that is not a store of this kind ({found[0]!r} among "
@@ -171,7 +170,6 @@ def existing(files: Files, kind: str, schema: Schema) -> Root | None:
 
 def begin(
     files: Files,
-    schema: Schema,
     plan_root: Root,
     n_new: int,
     mode: Mode,
@@ -185,7 +183,7 @@ def begin(
     segments at the end of the store up, if it may `absorb` them.
     """
     conditional.check_writable(files)
-    if mode != "append" and existing(files, plan_root.kind, schema) is None:
+    if mode != "append" and existing(files, plan_root.kind) is None:
         segment_id = new_id()
         first = replace(plan_root, uid=new_id(), pending=(Pending(segment_id, key),))
         with explained(files, "the empty store"):
@@ -196,7 +194,7 @@ def begin(
     def change(root: Root) -> Root | None:
         nonlocal plan
         _check_begin(files.url, root, mode, key)
-        base = root if mode == "append" and root.segments else _over(root, plan_root)
+        base = root if mode == "append" and root.segments else replace(root, **plan_root.form)
         absorbs = _absorbed(root, n_new) if absorb and mode == "append" else ()
         name = key + (":" + short_hash([segment.id for segment in absorbs]) if absorbs else "")
         found = root.pending_with(name)
@@ -208,20 +206,8 @@ def begin(
         kept = tuple(entry for entry in others if entry.key.partition(":")[0] != key)
         return replace(root, pending=(*kept, Pending(segment_id, name)))
 
-    update(files, schema, plan_root.kind, change)
+    update(files, plan_root.kind, change)
     return plan
-
-
-def _over(root: Root, wanted: Root) -> Root:
-    """What the store is going to be, in the place of what it is."""
-    return replace(
-        wanted,
-        uid=root.uid,
-        generation=root.generation,
-        commit=root.commit,
-        segments=root.segments,
-        history=root.history,
-    )
 
 
 def _check_begin(url: str, root: Root, mode: Mode, key: str) -> None:
@@ -259,9 +245,7 @@ def read_absorbed(files: Files, plan: Plan, name: str) -> Any:
     return read_rows(Snapshot(files, state), name)
 
 
-def commit(
-    files: Files, schema: Schema, plan: Plan, segment: Segment, amend: Amend | None = None
-) -> Root | None:
+def commit(files: Files, plan: Plan, segment: Segment, amend: Amend | None = None) -> Root | None:
     """Add a sealed segment; None if small segments that it was to replace have changed."""
     overtaken = False
 
@@ -287,34 +271,27 @@ def commit(
                 f"{root.generation}, {root.n_rows} rows); nothing was changed. Look at it, and "
                 "repeat the call if it is still wanted"
             )
-        wanted = plan.root
-        new = root.committed(
-            segment,
-            segments=(segment,),
-            arrays=wanted.arrays,
-            chunk_rows=wanted.chunk_rows,
-            compression=wanted.compression,
-            pending=(),  # what others were adding was numbered for the rows that are gone
-            **{"properties": wanted.properties, "sources": wanted.sources, **changes},
-        )
+        # What others were adding was numbered for the rows that are gone
+        changes = {**plan.root.form, **changes}
+        new = root.committed(segment, segments=(segment,), pending=(), **changes)
         return replace(new, history=new.history[-1:])
 
-    root = update(files, schema, plan.root.kind, change)
+    root = update(files, plan.root.kind, change)
     if overtaken:
         return None
     n_kept = 2 * (len(root.segments) + KEPT_GENERATIONS)
     with suppress(OSError, SadihError):  # the rows are there; what is left over can wait
         if plan.mode == "overwrite" or (plan.absorbs and len(files.names(SEGMENTS)) > n_kept):
-            collect(files, schema, plan.root.kind)
+            collect(files, plan.root.kind)
     return root
 
 
-def seal(files: Files, schema: Schema, kind: str, writer: SegmentWriter, leaves: Leaves) -> Segment:
+def seal(files: Files, kind: str, writer: SegmentWriter, leaves: Leaves) -> Segment:
     """Seal a segment; if it is incomplete because it was given up, say so."""
     try:
         return writer.seal(leaves)
     except IncompleteError:
-        root, _ = read_root(files, kind, schema)
+        root, _ = read_root(files, kind)
         if writer.id not in root.recent:
             _check_pending(files.url, root, writer.id)
         raise
@@ -329,9 +306,7 @@ def _check_pending(url: str, root: Root, segment_id: str) -> None:
         )
 
 
-def delete_rows(
-    files: Files, schema: Schema, kind: str, find: Callable[[Snapshot], Ints]
-) -> tuple[Root, int]:
+def delete_rows(files: Files, kind: str, find: Callable[[Snapshot], Ints]) -> tuple[Root, int]:
     """Mark rows dead: those that `find` names (logical, ascending) in the state it is shown."""
     n_rows = 0
 
@@ -344,7 +319,7 @@ def delete_rows(
             return None
         return root.committed(segments=segments_without(snapshot, rows))
 
-    return update(files, schema, kind, change), n_rows
+    return update(files, kind, change), n_rows
 
 
 def segments_without(snapshot: Snapshot, rows: Ints) -> tuple[Segment, ...]:
@@ -358,9 +333,7 @@ def segments_without(snapshot: Snapshot, rows: Ints) -> tuple[Segment, ...]:
     return tuple(changed.get(segment.id, segment) for segment in snapshot.root.segments)
 
 
-def abandon(
-    files: Files, schema: Schema, kind: str, which: Callable[[Pending], bool] = lambda _: True
-) -> int:
+def abandon(files: Files, kind: str, which: Callable[[Pending], bool] = lambda _: True) -> int:
     """Give up what was begun and never finished; return how many segments."""
     n_given_up = 0
 
@@ -370,11 +343,11 @@ def abandon(
         n_given_up = len(root.pending) - len(kept)
         return replace(root, pending=kept) if n_given_up else None
 
-    update(files, schema, kind, change)
+    update(files, kind, change)
     return n_given_up
 
 
-def restore(files: Files, schema: Schema, kind: str, generation: int) -> Root:
+def restore(files: Files, kind: str, generation: int) -> Root:
     """Make a former state the latest one again."""
 
     def change(root: Root) -> Root | None:
@@ -387,28 +360,20 @@ def restore(files: Files, schema: Schema, kind: str, generation: int) -> Root:
                 f"{files.url}: commit {generation} is not kept, so it cannot be restored; the "
                 f"latest is {root.generation}, kept are {kept}"
             )
-        former = read_state(files, kind, schema, generation, known[generation])
-        return root.committed(
-            segments=former.segments,
-            arrays=former.arrays,
-            chunk_rows=former.chunk_rows,
-            compression=former.compression,
-            properties=former.properties,
-            sources=former.sources,
-            pending=(),
-        )
+        former = read_state(files, kind, generation, known[generation])
+        return root.committed(segments=former.segments, pending=(), **former.form)
 
-    return update(files, schema, kind, change)
+    return update(files, kind, change)
 
 
-def clone(source: Snapshot, files: Files, schema: Schema) -> Root:
+def clone(source: Snapshot, files: Files) -> Root:
     """Make a state a store of its own elsewhere: segments never change, so files are shared.
 
     The same call goes on with one that was interrupted.
     """
     root = source.root
     conditional.check_writable(files)
-    if existing(files, root.kind, schema) is None:
+    if existing(files, root.kind) is None:
         pending = tuple(Pending(segment.id, "clone") for segment in root.segments)
         empty = replace(root, uid=new_id(), commit="", generation=0, segments=(), pending=pending)
         bare = replace(empty, history=(), recent=(), sources=None)
@@ -426,12 +391,11 @@ def clone(source: Snapshot, files: Files, schema: Schema) -> Root:
             files.sync(key.rpartition("/")[0])
         return now.committed(segments=root.segments, sources=root.sources, pending=())
 
-    return update(files, schema, root.kind, change)
+    return update(files, root.kind, change)
 
 
 def compact(
     files: Files,
-    schema: Schema,
     kind: str,
     *,
     everything: bool = False,
@@ -441,7 +405,7 @@ def compact(
 
     Rows, their order and their leaves stay: no model and no code has to be made anew.
     """
-    root, _ = read_root(files, kind, schema)
+    root, _ = read_root(files, kind)
     runs = _runs(root, everything)
     total = sum(segment.n_live for run in runs for segment in run)
     done = 0
@@ -453,7 +417,7 @@ def compact(
             progress(done, total)
 
     for run in runs:
-        root = _join(files, schema, root, run, told)
+        root = _join(files, root, run, told)
     return root
 
 
@@ -471,7 +435,6 @@ def _runs(root: Root, everything: bool) -> list[tuple[Segment, ...]]:
 
 def _join(
     files: Files,
-    schema: Schema,
     root: Root,
     run: tuple[Segment, ...],
     told: Callable[[int], None],
@@ -479,7 +442,7 @@ def _join(
     parts = [[segment.id, segment.deleted and segment.deleted.id] for segment in run]
     part = Snapshot(files, replace(root, segments=run))
     key = f"{COMPACTION}{short_hash(parts)}"
-    plan = begin(files, schema, root, part.n_rows, "append", key, absorb=False)
+    plan = begin(files, root, part.n_rows, "append", key, absorb=False)
     writer = replace(plan, root=root).writer(files)
     writer.begin()
     size = writer.chunk_rows
@@ -488,7 +451,7 @@ def _join(
         writer.write(first, {name: read_rows(part, name, first, last) for name in root.arrays})
         told(last - first)
     leaves = tuple(leaf for segment in run for leaf in segment.live_leaves())
-    sealed = seal(files, schema, root.kind, writer, leaves)
+    sealed = seal(files, root.kind, writer, leaves)
 
     def change(latest: Root) -> Root | None:
         if sealed.id in latest.recent:
@@ -506,13 +469,13 @@ def _join(
         )
 
     try:
-        return update(files, schema, root.kind, change)
+        return update(files, root.kind, change)
     except ConflictError:
-        abandon(files, schema, root.kind, lambda entry: entry.id == sealed.id)
+        abandon(files, root.kind, lambda entry: entry.id == sealed.id)
         raise
 
 
-def collect(files: Files, schema: Schema, kind: str, *, keep: int = KEPT_GENERATIONS) -> list[str]:
+def collect(files: Files, kind: str, *, keep: int = KEPT_GENERATIONS) -> list[str]:
     """Delete what no state that is kept can reach; return the keys that are gone.
 
     Nothing goes while the root of a former state is damaged, as what it needs cannot be known.
@@ -529,14 +492,14 @@ def collect(files: Files, schema: Schema, kind: str, *, keep: int = KEPT_GENERAT
     def forget(root: Root) -> Root:
         return replace(root, history=root.history[-keep:] if keep else ())
 
-    root = update(files, schema, kind, forget)
+    root = update(files, kind, forget)
     live = {f"{SEGMENTS}/{ROOT}", *(f"{SEGMENTS}/{entry.id}" for entry in root.pending)}
     # Whoever replaces this root has saved it, or is going to
     live |= _reached(root) | {former_root_key(root.generation, root.commit)}
     for generation, name in root.history:
         key = former_root_key(generation, name)
         try:
-            former = parse_root(files.url, files.read(key, ROOT_LIMIT), kind, schema, key)
+            former = parse_root(files.url, files.read(key, ROOT_LIMIT), kind, key)
         except FileNotFoundError:
             continue
         except SadihError as error:

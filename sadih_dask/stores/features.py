@@ -22,40 +22,21 @@ from sadih_dask.files.filesystem import Files, connect, local_path
 from sadih_dask.learning.classes import Targets, Vocabulary
 from sadih_dask.stores import columns as row_ids
 from sadih_dask.stores import commit as commits
-from sadih_dask.stores.columns import (
-    check_lengths,
-    check_names,
-    prepare_bytes,
-    prepare_features,
-    prepare_labels,
-)
+from sadih_dask.stores.columns import check_lengths, check_names, prepared
 from sadih_dask.stores.foreign import check_location, chunk_rows_for, open_array
-from sadih_dask.stores.layout import DTYPES
 from sadih_dask.stores.reader import Snapshot
-from sadih_dask.stores.root import Column, Root, Schema, short_hash
+from sadih_dask.stores.root import Root, short_hash
 from sadih_dask.stores.segment import Digests, Rows
 from sadih_dask.stores.store import Columns, Store, StoreWriter, Url, filled, planned
 from sadih_dask.types import Ints
 
 SourcesRecord = Callable[[bytes | None], bytes]
 """From the record of source files that a store has to the one with those of new rows."""
-_FLOATS = frozenset(["float16", "float32", "float64"])
-_BYTES = frozenset(["uint8"])
-SCHEMA: Schema = {
-    "features": Column(_FLOATS, frozenset([2])),
-    "labels": Column(DTYPES - _FLOATS, frozenset([1, 2])),
-    "ids": Column(frozenset(["int64", "uint8"]), frozenset([1, 2])),
-    "thumbnails": Column(_BYTES, frozenset([3, 4])),
-}
-KIND = "sadih-features"
 CLASS_NAMES = Argument("class_names")
 
 
 class FeatureWriter(StoreWriter):
     """Rows that are being written block by block; see `FeatureStore.allocate`."""
-
-    kind: ClassVar[str] = KIND
-    schema: ClassVar[Schema] = SCHEMA
 
     def write(
         self,
@@ -74,7 +55,7 @@ class FeatureWriter(StoreWriter):
 
     def write_arrays(self, start: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Digests:
         """Write some arrays of whole blocks, as `write` does; others write the rest of them."""
-        return self._write(start, _prepared(self._plan.root, arrays, start))
+        return self._write(start, prepared(self._plan.root, arrays, start))
 
     def finalise(self) -> FeatureStore:
         """Commit the rows once every block is written, and open the store."""
@@ -90,8 +71,7 @@ class FeatureStore(Store):
     of uint8.
     """
 
-    kind: ClassVar[str] = KIND
-    schema: ClassVar[Schema] = SCHEMA
+    kind: ClassVar[str] = "sadih-features"
     main_array: ClassVar[str] = "features"
 
     @classmethod
@@ -134,7 +114,7 @@ class FeatureStore(Store):
             n_rows,
             shapes["features"][0],
             dtype=_feature_dtype(given["features"].dtype),
-            label_dtype=_label_dtype(given["labels"]) if "labels" in given else None,
+            label_dtype=given["labels"].dtype.newbyteorder("=").name if "labels" in given else None,
             n_labels=shapes["labels"][0] if many else None,
             id_dtype=row_ids.fitting(np.asarray(given["ids"])) if "ids" in given else None,
             thumbnail_shape=shapes.get("thumbnails"),
@@ -215,9 +195,8 @@ class FeatureStore(Store):
         if thumbnail_shape is not None:
             arrays["thumbnails"] = ("uint8", tuple(thumbnail_shape))
         files = connect(url, storage_options, follow_links=False)
-        root = planned(KIND, SCHEMA, files, arrays, properties, chunk_rows, compression)
-        form = [arrays, n_rows, root.chunk_rows, root.compression, properties]
-        form += [foreign] * (foreign is not None)
+        root = planned(cls.kind, files, arrays, properties, chunk_rows, compression)
+        form = [arrays, n_rows, root.chunk_rows, root.compression, properties, foreign]
         amend = None if sources is None else _with_sources(files, lambda _: sources)
         mode: commits.Mode = "overwrite" if overwrite else "create"
         key = key or short_hash(form)
@@ -304,7 +283,7 @@ class FeatureStore(Store):
         nothing is deleted.
         """
         root, n_rows = commits.delete_rows(
-            self._snapshot.files, SCHEMA, KIND, lambda state: find_ids(FeatureStore(state), ids)
+            self._snapshot.files, self.kind, lambda state: find_ids(FeatureStore(state), ids)
         )
         self._snapshot = Snapshot(self._snapshot.files, root)
         return n_rows
@@ -386,26 +365,8 @@ def _between(given: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
 
 
 def _prepare(root: Root, url: str, given: Mapping[str, Any], first_row: int) -> Rows:
-    """Return rows as they are stored, after every check that can be made of them."""
-    arrays = {name: np.asarray(array) for name, array in given.items()}
-    check_names(set(arrays), root.arrays, url)
-    return _prepared(root, arrays, first_row)
-
-
-def _prepared(root: Root, arrays: Mapping[str, npt.NDArray[Any]], first_row: int) -> Rows:
-    layouts = root.layouts(root.chunk_rows, root.compression)
-    check_lengths(arrays)
-    rows = {}
-    if "features" in arrays:
-        rows["features"] = prepare_features(arrays["features"], layouts["features"])
-    if "labels" in arrays:
-        rows["labels"] = prepare_labels(arrays["labels"], layouts["labels"], first_row)
-    if "ids" in arrays:
-        encoding = root.properties["ids"]
-        rows["ids"] = row_ids.encode_ids(arrays["ids"], encoding, layouts["ids"], first_row)
-    if "thumbnails" in arrays:
-        rows["thumbnails"] = prepare_bytes(arrays["thumbnails"], layouts["thumbnails"])
-    return rows
+    check_names(set(given), root.arrays, url)
+    return prepared(root, given, first_row)
 
 
 def _properties(class_names: Sequence[str] | None, source: str) -> dict[str, Any]:
@@ -416,10 +377,6 @@ def _feature_dtype(dtype: Any) -> str:
     """Return the stored type for features of this one; integers are kept as float32 if exact."""
     name = np.dtype(dtype).newbyteorder("=").name
     return "float32" if name in {"int8", "uint8", "int16", "uint16", "bool"} else name
-
-
-def _label_dtype(labels: Any) -> str:
-    return np.dtype(labels.dtype).newbyteorder("=").name
 
 
 def longer(url: str, there: list[str], given: list[str]) -> list[str]:

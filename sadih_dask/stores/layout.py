@@ -12,22 +12,22 @@ unpickles, and no object types.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
 from sadih_dask.errors import FormatError, InputError
 from sadih_dask.files.checksum import TRAILER_BYTES
+from sadih_dask.types import Compression, FloatType
 
 MIB: Final = 1 << 20
 DEFAULT_CHUNK_BYTES: Final = 16 * MIB
 MAX_CHUNK_BYTES: Final = 256 * MIB
 MAX_ROWS: Final = 1 << 48
 ZSTD_LEVEL: Final = 3
-COMPRESSIONS: Final = ("none", "zstd")
+COMPRESSIONS: Final = get_args(Compression)
 DTYPES: Final = frozenset(
-    ["float16", "float32", "float64"]
-    + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+    [*get_args(FloatType)] + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
 _BYTES: Final[dict[str, Any]] = {"name": "bytes", "configuration": {"endian": "little"}}
 _ZSTD: Final[dict[str, Any]] = {
@@ -98,14 +98,11 @@ class ArrayLayout:
             "chunk_grid": _named("regular", chunk_shape=[self.chunk_rows, *self.row_shape]),
             "chunk_key_encoding": _named("default", separator="."),
             "fill_value": 0.0 if self.dtype.startswith("float") else 0,
-            "codecs": self._codecs(),
+            "codecs": [_BYTES, _ZSTD, _CRC] if self.compression == "zstd" else [_BYTES, _CRC],
             "attributes": {},
             "dimension_names": list(self.dimensions),
             "storage_transformers": [],
         }
-
-    def _codecs(self) -> list[dict[str, Any]]:
-        return [_BYTES, _ZSTD, _CRC] if self.compression == "zstd" else [_BYTES, _CRC]
 
     def check(self, where: str) -> None:
         """Refuse a layout whose chunks could not be held in memory, or that has no elements."""

@@ -7,10 +7,11 @@ through the same snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,9 @@ from sadih_dask.errors import (
 )
 from sadih_dask.files import conditional
 from sadih_dask.files.checksum import as_bytes_view
-from sadih_dask.files.filesystem import Files, LocalFiles
+from sadih_dask.files.filesystem import Files, LocalFiles, is_url
 from sadih_dask.stores import chunks, foreign
+from sadih_dask.stores.ahead import MOST_CHUNKS, Fetch, ReadAhead, depth_of
 from sadih_dask.stores.deletions import live_before, physical, read_deletions
 from sadih_dask.stores.layout import ArrayLayout
 from sadih_dask.stores.root import ROOT, ROOT_LIMIT, Root, Segment
@@ -125,6 +127,7 @@ def read_rows(
     start: int = 0,
     stop: int | None = None,
     out: npt.NDArray[Any] | None = None,
+    ahead: ReadAhead | None = None,
 ) -> npt.NDArray[Any]:
     """Return rows [start, stop) of an array as stored, in `out` if it is given."""
     layout = snapshot.layout(name)
@@ -142,8 +145,32 @@ def read_rows(
             f"out must be a C-contiguous {layout.dtype} array of shape {shape}, got {out.dtype} "
             f"of shape {out.shape}"
         )
-    if start == stop:
+    pieces = list(_pieces(snapshot, name, start, stop))
+    if ahead is not None:
+        _read_pieces(snapshot, pieces, out, ahead)
         return out
+    with _ahead_of(snapshot, pieces, depth_of(layout.chunk_bytes)) as own:
+        _read_pieces(snapshot, pieces, out, own)
+    return out
+
+
+class _Piece(NamedTuple):
+    """Rows of one chunk: the range, counted within it, and the deleted ones of them."""
+
+    segment: Segment
+    layout: ArrayLayout
+    chunk: int
+    want: tuple[int, int]
+    gone: Ints
+
+    @property
+    def n_live(self) -> int:
+        """How many rows it gives."""
+        return self.want[1] - self.want[0] - len(self.gone)
+
+
+def _pieces(snapshot: Snapshot, name: str, start: int, stop: int) -> Iterator[_Piece]:
+    """The chunks that hold rows [start, stop), in order."""
     first = int(np.searchsorted(snapshot.starts, start, "right")) - 1
     for segment, begin in zip(
         snapshot.root.segments[first:], snapshot.starts[first:], strict=False
@@ -152,33 +179,63 @@ def read_rows(
             break
         low, high = max(start, int(begin)), min(stop, int(begin) + segment.n_live)
         if low < high:
-            part = out[low - start : high - start]
-            _read_live(snapshot, segment, name, low - int(begin), high - int(begin), part)
-    return out
+            yield from _live_pieces(snapshot, segment, name, low - int(begin), high - int(begin))
 
 
-def _read_live(
-    snapshot: Snapshot, segment: Segment, name: str, low: int, high: int, out: npt.NDArray[Any]
-) -> None:
-    """Read live rows [low, high) of a segment, chunk by chunk."""
+def _live_pieces(
+    snapshot: Snapshot, segment: Segment, name: str, low: int, high: int
+) -> Iterator[_Piece]:
+    """The chunks that hold live rows [low, high) of a segment."""
     dead = snapshot.dead(segment)
     layout = snapshot.root.layouts_of(segment)[name]
     if len(dead):
         places = physical(dead, np.array([low, high - 1]))
         low, high = int(places[0]), int(places[1]) + 1
-    filled = 0
     for chunk in range(low // layout.chunk_rows, -(-high // layout.chunk_rows)):
         first = chunk * layout.chunk_rows
         want = max(low, first) - first, min(high, first + layout.chunk_rows) - first
         gone = dead[np.searchsorted(dead, first + want[0]) : np.searchsorted(dead, first + want[1])]
+        piece = _Piece(segment, layout, chunk, want, gone - first - want[0])
+        if piece.n_live:
+            yield piece
+
+
+def _read_pieces(
+    snapshot: Snapshot, pieces: list[_Piece], out: npt.NDArray[Any], ahead: ReadAhead | None
+) -> None:
+    filled = 0
+    for segment, layout, chunk, want, gone in pieces:
         n_live = want[1] - want[0] - len(gone)
+        target = out[filled : filled + n_live]
         if not len(gone):
-            read_chunk(snapshot, segment, layout, chunk, want, out[filled : filled + n_live])
-        elif n_live:
+            read_chunk(snapshot, segment, layout, chunk, want, target, ahead)
+        else:
             rows = np.empty((want[1] - want[0], *layout.row_shape), layout.numpy_dtype)
-            read_chunk(snapshot, segment, layout, chunk, want, rows)
-            out[filled : filled + n_live] = np.delete(rows, gone - first - want[0], axis=0)
+            read_chunk(snapshot, segment, layout, chunk, want, rows, ahead)
+            target[:] = np.delete(rows, gone, axis=0)
         filled += n_live
+
+
+def _fetches(snapshot: Snapshot, pieces: Iterable[_Piece]) -> Iterator[Fetch]:
+    """Those of the chunks that are fetched as a whole, over a network."""
+    for segment, layout, chunk, *_ in pieces:
+        adopted = segment.foreign if layout.name in segment.adopted else None
+        if is_url(snapshot.files.url if adopted is None else adopted):
+            name = (segment.id, layout.name, chunk)
+            yield name, partial(_fetch, snapshot, segment, layout, chunk)
+
+
+def _ahead_of(snapshot: Snapshot, pieces: Iterable[_Piece], depth: int) -> closing[ReadAhead]:
+    return closing(ReadAhead(_fetches(snapshot, pieces), depth))
+
+
+def _fetch(snapshot: Snapshot, segment: Segment, layout: ArrayLayout, chunk: int) -> Any:
+    """The stored bytes of a chunk, or rows of an array that was adopted; not checked yet."""
+    if segment.foreign is not None and layout.name in segment.adopted:
+        first = chunk * layout.chunk_rows
+        n_rows = min(layout.chunk_rows, segment.n_rows - first)
+        return foreign.read_rows(segment.foreign, layout, first, n_rows)
+    return snapshot.files.read(f"{segment.path}/{layout.key(chunk)}", chunks.stored_limit(layout))
 
 
 def take_rows(snapshot: Snapshot, name: str, rows: Ints) -> npt.NDArray[Any]:
@@ -201,12 +258,16 @@ def take_places(snapshot: Snapshot, segment: Segment, name: str, places: Ints) -
     layout = snapshot.root.layouts_of(segment)[name]
     out = np.empty((len(places), *layout.row_shape), layout.numpy_dtype)
     numbers, starts = np.unique(places // layout.chunk_rows, return_index=True)
-    for chunk, first, last in zip(numbers, starts, np.append(starts, len(places))[1:], strict=True):
-        inside = places[first:last] - chunk * layout.chunk_rows
-        low, high = int(inside[0]), int(inside[-1]) + 1
-        rows = np.empty((high - low, *layout.row_shape), layout.numpy_dtype)
-        read_chunk(snapshot, segment, layout, int(chunk), (low, high), rows)
-        out[first:last] = rows[inside - low]
+    nothing = places[:0]
+    pieces = [_Piece(segment, layout, int(chunk), (0, 0), nothing) for chunk in numbers]
+    with _ahead_of(snapshot, pieces, depth_of(layout.chunk_bytes)) as ahead:
+        ends = np.append(starts, len(places))[1:]
+        for chunk, first, last in zip(numbers, starts, ends, strict=True):
+            inside = places[first:last] - chunk * layout.chunk_rows
+            low, high = int(inside[0]), int(inside[-1]) + 1
+            rows = np.empty((high - low, *layout.row_shape), layout.numpy_dtype)
+            read_chunk(snapshot, segment, layout, int(chunk), (low, high), rows, ahead)
+            out[first:last] = rows[inside - low]
     return out
 
 
@@ -217,6 +278,7 @@ def read_chunk(
     chunk: int,
     want: tuple[int, int],
     out: npt.NDArray[Any],
+    ahead: ReadAhead | None = None,
 ) -> None:
     """Read the rows `want` (counted within the chunk) into `out` and check the whole chunk."""
     expected = int(snapshot.manifest(segment).digests[layout.name][chunk])
@@ -224,19 +286,19 @@ def read_chunk(
     span = want[0] * layout.row_bytes, want[1] * layout.row_bytes
     target = as_bytes_view(out)
     files = snapshot.files
+    adopted = segment.foreign is not None and layout.name in segment.adopted
     try:
-        if segment.foreign is not None and layout.name in segment.adopted:
-            first = chunk * layout.chunk_rows
-            n_rows = min(layout.chunk_rows, segment.n_rows - first)
-            rows = foreign.read_rows(segment.foreign, layout, first, n_rows)
-            parts, digest = chunks.encode_chunk(rows, replace(layout, compression="none"))
-            chunks.check_crc(digest, parts[1], expected)
-            target[:] = as_bytes_view(rows)[span[0] : span[1]]
-        elif isinstance(files, LocalFiles) and layout.compression == "none":
+        if isinstance(files, LocalFiles) and layout.compression == "none" and not adopted:
             chunks.read_plain(files, key, layout, span, target, expected)
+            return
+        fetch = partial(_fetch, snapshot, segment, layout, chunk)
+        found = fetch() if ahead is None else ahead.take((segment.id, layout.name, chunk), fetch)
+        if adopted:
+            parts, digest = chunks.encode_chunk(found, replace(layout, compression="none"))
+            chunks.check_crc(digest, parts[1], expected)
+            target[:] = as_bytes_view(found)[span[0] : span[1]]
         else:
-            stored = files.read(key, chunks.stored_limit(layout))
-            target[:] = chunks.decode_chunk(stored, layout, expected)[span[0] : span[1]]
+            target[:] = chunks.decode_chunk(found, layout, expected)[span[0] : span[1]]
     except (FileNotFoundError, NotADirectoryError) as error:
         missing = damaged(snapshot, segment, layout, chunk, "its file is missing")
         raise snapshot.reason(missing) from error
@@ -273,14 +335,31 @@ class BlockReader:
     straight into place; one that goes on in the next range is kept for it.
     """
 
-    def __init__(self, snapshot: Snapshot, name: str, end: int) -> None:
+    def __init__(
+        self, snapshot: Snapshot, name: str, end: int, most_ahead: int = MOST_CHUNKS
+    ) -> None:
         self._snapshot, self._name, self._end = snapshot, name, end
+        self._depth = depth_of(snapshot.layout(name).chunk_bytes, most_ahead)
         self._held: tuple[int, npt.NDArray[Any]] | None = None
+        self._ahead: ReadAhead | None = None
+
+    def expect(self, start: int) -> None:
+        """Begin to fetch the rows from ``start`` on, where they are behind a network."""
+        pieces = _pieces(self._snapshot, self._name, start, self._end)
+        self._ahead = ReadAhead(_fetches(self._snapshot, pieces), self._depth)
+        self._ahead.begin()
+
+    def close(self) -> None:
+        """Fetch no more."""
+        if self._ahead is not None:
+            self._ahead.close()
 
     def __call__(self, start: int, out: npt.NDArray[Any]) -> None:
         """Fill ``out`` with the rows from ``start`` on."""
         bounds, stop = self._snapshot.bounds, start + len(out)
         row = start
+        if self._ahead is None:
+            self.expect(start)
         while row < stop:
             chunk = int(np.searchsorted(bounds, row, "right")) - 1
             first, limit = int(bounds[chunk]), int(bounds[chunk + 1])
@@ -291,12 +370,13 @@ class BlockReader:
                 last = int(bounds[int(np.searchsorted(bounds, stop, "right")) - 1])
                 until = stop if stop == self._end else max(limit, last)
                 part = out[row - start : until - start]
-                read_rows(self._snapshot, self._name, row, until, part)
+                read_rows(self._snapshot, self._name, row, until, part, self._ahead)
             row = until
 
     def _chunk(self, chunk: int) -> npt.NDArray[Any]:
         if self._held is None or self._held[0] != chunk:
             bounds = self._snapshot.bounds
-            rows = read_rows(self._snapshot, self._name, bounds[chunk], bounds[chunk + 1])
+            ends = int(bounds[chunk]), int(bounds[chunk + 1])
+            rows = read_rows(self._snapshot, self._name, *ends, ahead=self._ahead)
             self._held = (chunk, rows)
         return self._held[1]

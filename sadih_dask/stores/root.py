@@ -28,7 +28,7 @@ import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
@@ -39,10 +39,9 @@ from sadih_dask.files.conditional import Version
 from sadih_dask.files.filesystem import Files
 from sadih_dask.stores.foreign import check_location
 from sadih_dask.stores.layout import COMPRESSIONS, DTYPES, MAX_ROWS, ArrayLayout
+from sadih_dask.types import FloatType
 
-FORMAT_VERSION: Final = 3
-ADOPTING_VERSION: Final = 3
-"""Of a store that has adopted an array; others are written as version 2, which they are."""
+FORMAT_VERSION: Final = 2
 ROOT: Final = "zarr.json"
 SEGMENTS: Final = "segments"
 DELETIONS: Final = "deletions"
@@ -74,7 +73,24 @@ class Column:
     n_dims: frozenset[int]
 
 
-Schema = Mapping[str, Column]
+_FLOATS = frozenset(get_args(FloatType))
+_BYTES = frozenset(["uint8"])
+_IDS = Column(frozenset(["int64", "uint8"]), frozenset([1, 2]))
+SCHEMAS: Final[Mapping[str, Mapping[str, Column]]] = {
+    "sadih-features": {
+        "features": Column(_FLOATS, frozenset([2])),
+        "labels": Column(DTYPES - _FLOATS, frozenset([1, 2])),
+        "ids": _IDS,
+        "thumbnails": Column(_BYTES, frozenset([3, 4])),
+    },
+    "sadih-codes": {
+        "codes": Column(_BYTES, frozenset([2])),
+        "ids": _IDS,
+        "labels": Column(DTYPES - _FLOATS, frozenset([1])),
+        "label_bits": Column(_BYTES, frozenset([2])),
+    },
+}
+"""The arrays that each kind of store may have."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +215,12 @@ class Root:
         """Return the bytes of a row of all arrays."""
         return sum(layout.row_bytes for layout in self.layouts(1, "none").values())
 
+    @property
+    def form(self) -> dict[str, Any]:
+        """Return what an overwrite replaces beside the rows."""
+        names = ("arrays", "chunk_rows", "compression", "properties", "sources")
+        return {name: getattr(self, name) for name in names}
+
     def layouts(self, chunk_rows: int, compression: str) -> dict[str, ArrayLayout]:
         """Return the arrays of a segment with these chunks."""
         return {
@@ -235,7 +257,7 @@ class Root:
         """Return the document; each time another, since it holds random bits."""
         record = {
             "format": self.kind,
-            "version": ADOPTING_VERSION if any(s.foreign for s in self.segments) else 2,
+            "version": FORMAT_VERSION,
             "uid": self.uid,
             "generation": self.generation,
             "commit": self.commit,
@@ -296,14 +318,14 @@ def _checksum(record: Mapping[str, Any]) -> int:
     return crc32c(canonical_json({k: v for k, v in record.items() if k != "checksum"}))
 
 
-def read_root(files: Files, kind: str, schema: Schema) -> tuple[Root, Version]:
+def read_root(files: Files, kind: str) -> tuple[Root, Version]:
     """Read and check the root; FormatError if there is none."""
     version = conditional.read(files, ROOT, ROOT_LIMIT)
     if version is None:
         raise FormatError(
             f"{files.url} is not a store: it has no {ROOT}. Check the path, or create the store"
         )
-    return parse_root(files.url, version.data, kind, schema), version
+    return parse_root(files.url, version.data, kind), version
 
 
 def former_root_key(generation: int, commit: str) -> str:
@@ -311,9 +333,9 @@ def former_root_key(generation: int, commit: str) -> str:
     return f"{FORMER_ROOTS}/{generation:08d}-{commit}.json"
 
 
-def read_state(files: Files, kind: str, schema: Schema, generation: int, commit: str) -> Root:
+def read_state(files: Files, kind: str, generation: int, commit: str) -> Root:
     """Return the state that a reader has opened, whatever has been committed since."""
-    latest, _ = read_root(files, kind, schema)
+    latest, _ = read_root(files, kind)
     if latest.commit == commit:
         return latest
     key = former_root_key(generation, commit)
@@ -324,13 +346,13 @@ def read_state(files: Files, kind: str, schema: Schema, generation: int, commit:
             f"{files.url}: commit {generation} is no longer kept, the latest is "
             f"{latest.generation}; open the store again ({key} is gone)"
         ) from error
-    root = parse_root(files.url, data, kind, schema, key)
+    root = parse_root(files.url, data, kind, key)
     if root.commit != commit:
         raise IntegrityError(f"{files.url}: {key} is that of another commit")
     return root
 
 
-def parse_root(url: str, data: bytes, kind: str, schema: Schema, key: str = ROOT) -> Root:
+def parse_root(url: str, data: bytes, kind: str, key: str = ROOT) -> Root:
     """Return the root that a document holds; an error unless it is just what was written."""
     document = load_json(data, f"{url}: {key}")
     attributes = document.get("attributes")
@@ -340,7 +362,12 @@ def parse_root(url: str, data: bytes, kind: str, schema: Schema, key: str = ROOT
             f"{url} has no {ATTRIBUTE!r} attributes: it was not written by this package, or "
             f"its {key} is damaged. Plain Zarr arrays have to be ingested into a store first"
         )
-    _check_version(url, record, key)
+    if (version := record.get("version")) != FORMAT_VERSION:
+        raise FormatError(
+            f"{url} has format version {repr(version)[:40]}, this release reads {FORMAT_VERSION}: "
+            f"upgrade sadih_dask, ingest its source files again, or restore its {key} if it is "
+            "damaged"
+        )
     if record.get("checksum") != _checksum_of(record):
         raise IntegrityError(
             f"{url}: {key} is damaged: its checksum does not fit its contents. Restore that file "
@@ -349,29 +376,13 @@ def parse_root(url: str, data: bytes, kind: str, schema: Schema, key: str = ROOT
     if record.get("format") != kind:
         raise FormatError(f"{url} holds {str(record.get('format'))[:40]!r}, expected {kind!r}")
     try:
-        root = _parse(url, record, schema)
+        root = _parse(url, record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"{url}: {key} is not that of a store ({error!r})"[:300]) from error
     _check_frame(f"{url}: {key}", document, root)
     return root
-
-
-def _check_version(url: str, record: Mapping[str, Any], key: str) -> None:
-    version = record.get("version")
-    if version == 1:
-        raise FormatError(
-            f"{url} has format version 1, which is not read any more: its rows were rewritten in "
-            "place. Ingest its source files again into a new store"
-        )
-    if type(version) is int and version > FORMAT_VERSION:
-        raise FormatError(
-            f"{url} has format version {version}, this release reads {FORMAT_VERSION}; upgrade "
-            f"sadih_dask, or restore its {key} if it is damaged"
-        )
-    if version not in (2, ADOPTING_VERSION):
-        raise FormatError(f"{url}: {key} has no known format version: {str(version)[:40]!r}")
 
 
 def _checksum_of(record: Mapping[str, Any]) -> int | None:
@@ -395,12 +406,12 @@ def _check_frame(where: str, document: Mapping[str, Any], root: Root) -> None:
             )
 
 
-def _parse(url: str, record: Mapping[str, Any], schema: Schema) -> Root:
+def _parse(url: str, record: Mapping[str, Any]) -> Root:
     arrays = {
         name: (_one_of(dtype, DTYPES), tuple(_size(n) for n in shape))
         for name, (dtype, shape) in record["arrays"].items()
     }
-    _check_arrays(url, arrays, schema)
+    _check_arrays(url, arrays, record["format"])
     history = tuple((_size(generation), _id(commit)) for generation, commit in record["history"])
     root = Root(
         kind=record["format"],
@@ -456,9 +467,8 @@ def _parse_segment(record: Mapping[str, Any], arrays: set[str]) -> Segment:
     return segment
 
 
-def _check_arrays(
-    url: str, arrays: Mapping[str, tuple[str, tuple[int, ...]]], schema: Schema
-) -> None:
+def _check_arrays(url: str, arrays: Mapping[str, tuple[str, tuple[int, ...]]], kind: str) -> None:
+    schema = SCHEMAS[kind]
     for name, (dtype, shape) in arrays.items():
         where = f"{url}: array {name[:40]!r}"
         if name not in schema:

@@ -33,7 +33,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -54,6 +54,7 @@ from sadih_dask.errors import (
 from sadih_dask.files.filesystem import Files, connect
 from sadih_dask.stores import columns
 from sadih_dask.stores import commit as commits
+from sadih_dask.stores.ahead import MOST_CHUNKS
 from sadih_dask.stores.commit import Amend, Mode, Plan
 from sadih_dask.stores.foreign import tell
 from sadih_dask.stores.layout import (
@@ -65,8 +66,8 @@ from sadih_dask.stores.layout import (
 from sadih_dask.stores.reader import BlockReader, Snapshot, read_rows, take_places, take_rows
 from sadih_dask.stores.root import (
     KEPT_GENERATIONS,
+    SCHEMAS,
     Root,
-    Schema,
     Segment,
     new_id,
     read_root,
@@ -93,7 +94,6 @@ RowsBetween = Callable[[Root, int, int], Rows]
 
 def planned(
     kind: str,
-    schema: Schema,
     files: Files,
     arrays: Columns,
     properties: Mapping[str, Any],
@@ -107,7 +107,7 @@ def planned(
     behind a network are.
     """
     for name, (dtype, row_shape) in arrays.items():
-        column = schema[name]
+        column = SCHEMAS[kind][name]
         if dtype not in column.dtypes:
             raise DtypeError(
                 f"{name} cannot be stored as {dtype}; convert to one of "
@@ -133,9 +133,6 @@ class StoreWriter:
     what is left to do, also after a crash and in another process; `finalise` commits.
     """
 
-    kind: ClassVar[str]
-    schema: ClassVar[Schema]
-
     def __init__(self, files: Files, plan: Plan, amend: Amend | None = None) -> None:
         self._files, self._plan, self._amend = files, plan, amend
         self._segment: SegmentWriter = plan.writer(files)
@@ -159,7 +156,7 @@ class StoreWriter:
         if _KEY.fullmatch(key) is None:
             key = short_hash(key)
         Plan(mode, root, "", key, n_new).writer(files).check()
-        found = commits.begin(files, cls.schema, root, n_new, mode, key, absorb=absorb)
+        found = commits.begin(files, root, n_new, mode, key, absorb=absorb)
         writer = cls(files, replace(found, foreign=foreign), amend)
         writer._segment.begin()
         return writer
@@ -214,14 +211,14 @@ class StoreWriter:
     def _finalise(self) -> Root:
         """Commit the rows once every block is written."""
         absorbed = tuple(leaf for part in self._plan.absorbs for leaf in part.live_leaves())
-        sealed = commits.seal(self._files, self.schema, self.kind, self._segment, absorbed)
-        root = commits.commit(self._files, self.schema, self._plan, sealed, self._amend)
+        sealed = commits.seal(self._files, self._plan.root.kind, self._segment, absorbed)
+        root = commits.commit(self._files, self._plan, sealed, self._amend)
         if root is not None:
             return root
         # Small segments at the end, which were to become one with these rows, have changed. The
         # rows are read first: to begin again with the same key gives up what is written
         rows = commits.rows_alone(self._files, self._plan, sealed)
-        place = (self._files, self.schema, self._plan.root, self.n_rows)
+        place = (self._files, self._plan.root, self.n_rows)
         plan = commits.begin(*place, "append", self._plan.key, absorb=False)
         alone = type(self)(self._files, plan, self._amend)
         alone._segment.begin()
@@ -231,7 +228,7 @@ class StoreWriter:
     def abandon(self) -> None:
         """Give up what is being written; nothing of it can be committed any more."""
         mine = self._plan.segment_id
-        commits.abandon(self._files, self.schema, self.kind, lambda entry: entry.id == mine)
+        commits.abandon(self._files, self._plan.root.kind, lambda entry: entry.id == mine)
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
@@ -318,7 +315,6 @@ class Store:
     """One state of a store, opened for reading; cheap to copy to a worker, safe in threads."""
 
     kind: ClassVar[str]
-    schema: ClassVar[Schema]
     main_array: ClassVar[str]
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -339,7 +335,7 @@ class Store:
     def open(cls, url: Url, *, storage_options: Mapping[str, Any] | None = None) -> Self:
         """Open the latest state of the store at a local path or an fsspec URL."""
         files = connect(url, storage_options, follow_links=False)
-        return cls(Snapshot(files, read_root(files, cls.kind, cls.schema)[0]))
+        return cls(Snapshot(files, read_root(files, cls.kind)[0]))
 
     def _check_properties(self) -> None:
         """Raise FormatError if the attributes are not those of this kind of store."""
@@ -464,22 +460,36 @@ class Store:
         """
         return self._present(name, read_rows(self._snapshot, name, start, stop, out))
 
+    def begin_read(self, name: str, start: int, stop: int) -> Callable[[], npt.NDArray[Any]]:
+        """Begin to fetch rows [start, stop) behind a network; return what waits and gives them."""
+        read = self.reader(name, stop)
+        read.expect(start)
+
+        def finish() -> npt.NDArray[Any]:
+            layout = self._snapshot.layout(name)
+            out = np.empty((stop - start, *layout.row_shape), layout.numpy_dtype)
+            with closing(read):
+                read(start, out)
+            return self._present(name, out)
+
+        return finish
+
     def blocks(
         self, name: str, block_rows: int | None = None
     ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Yield the first row and the rows of each block; every chunk is read once."""
         step = block_rows or self.chunk_rows
         layout = self._snapshot.layout(name)
-        read = BlockReader(self._snapshot, name, self.n_rows)
-        for row in range(0, self.n_rows, step):
-            shape = (min(step, self.n_rows - row), *layout.row_shape)
-            block = np.empty(shape, layout.numpy_dtype)
-            read(row, block)
-            yield row, self._present(name, block)
+        with closing(self.reader(name, self.n_rows)) as read:
+            for row in range(0, self.n_rows, step):
+                shape = (min(step, self.n_rows - row), *layout.row_shape)
+                block = np.empty(shape, layout.numpy_dtype)
+                read(row, block)
+                yield row, self._present(name, block)
 
-    def reader(self, name: str, end: int) -> BlockReader:
+    def reader(self, name: str, end: int, most_ahead: int = MOST_CHUNKS) -> BlockReader:
         """Return what reads ascending ranges of rows up to `end`, and no chunk twice."""
-        return BlockReader(self._snapshot, name, end)
+        return BlockReader(self._snapshot, name, end, most_ahead)
 
     def take(self, name: str, rows: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return single rows in the given order; each chunk that holds any is read once."""
@@ -555,7 +565,7 @@ class Store:
         it raises at once, since nothing can be said about the rest.
         """
         files, root = self._snapshot.files, self._root
-        state = read_state(files, self.kind, self.schema, root.generation, root.commit)
+        state = read_state(files, self.kind, root.generation, root.commit)
         names = self.arrays if arrays is None else arrays
         return verify_snapshot(
             Snapshot(files, state), names, workers or min(4, os.cpu_count() or 1), progress
@@ -574,7 +584,7 @@ class Store:
     def refresh(self) -> Self:
         """Return the latest state of the same store."""
         files = self._snapshot.files
-        return type(self)(Snapshot(files, read_root(files, self.kind, self.schema)[0]))
+        return type(self)(Snapshot(files, read_root(files, self.kind)[0]))
 
     def clone(self, url: Url) -> Self:
         """Make these rows a store of their own, which may then be changed by itself.
@@ -582,7 +592,7 @@ class Store:
         Files are shared by hard links, or copied by the server behind a URL: no row is read.
         """
         files = connect(url, self._snapshot.files.options, follow_links=False)
-        return type(self)(Snapshot(files, commits.clone(self._snapshot, files, self.schema)))
+        return type(self)(Snapshot(files, commits.clone(self._snapshot, files)))
 
     def compact(
         self, *, one_segment: bool = False, purge: bool = False, progress: Progress | None = None
@@ -594,7 +604,7 @@ class Store:
         rows that were begun to be written have taken others up, which may be deleted by now.
         """
         files = self._snapshot.files
-        place = (files, self.schema, self.kind)
+        place = (files, self.kind)
         if purge and (by := [p.by for p in self.refresh()._root.pending if p.absorbs]):
             raise ConflictError(
                 f"{self.url}: {len(by)} additions were begun and not finished (by {by[0]}), and "
@@ -614,15 +624,15 @@ class Store:
 
     def collect(self) -> list[str]:
         """Delete files that no state can reach any more; return their keys."""
-        return commits.collect(self._snapshot.files, self.schema, self.kind)
+        return commits.collect(self._snapshot.files, self.kind)
 
     def abandon(self) -> int:
         """Give up everything that was begun and never finished; return how many segments."""
-        return commits.abandon(self._snapshot.files, self.schema, self.kind)
+        return commits.abandon(self._snapshot.files, self.kind)
 
     def restore(self, generation: int) -> Self:
         """Make a former state the latest again, and return it."""
-        commits.restore(self._snapshot.files, self.schema, self.kind, generation)
+        commits.restore(self._snapshot.files, self.kind, generation)
         return self.refresh()
 
     def __len__(self) -> int:
@@ -658,7 +668,7 @@ def _reopen(
         found = _OPENED.get(key)
     if found is None:
         files = connect(url, options, follow_links=False)
-        found = cls(Snapshot(files, read_state(files, cls.kind, cls.schema, generation, commit)))
+        found = cls(Snapshot(files, read_state(files, cls.kind, generation, commit)))
         with _OPENED_LOCK:
             _OPENED[key] = found
             while len(_OPENED) > _OPENED_LIMIT:

@@ -7,7 +7,7 @@ Every night is the command `sadih run` in a process of its own, on threads. Prin
 seconds a stage and of the whole process (starting Python and importing included), what that is of
 the first run, which has read everything, and how many segments the stores have. In the end the
 nights are laid beside the target: 2 % of the first run for 1 % of its rows, and a constant, which
-is what a night without any rows to speak of costs (``--constant-rows``).
+is what nights without any rows to speak of cost on average (``--constant-rows``).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import numpy as np
 from sadih_dask import CodeStore, FeatureStore
 
 CLASSES = 50
+CONSTANT_NIGHTS = 5
 STAGES = ("ingest", "fit", "encode", "evaluate", "export", "report")
 COMMAND = Path(sys.executable).with_name("sadih")
 CONFIGURATION = """
@@ -75,7 +76,11 @@ def main() -> None:
             _night(folder, said, night, said.night_rows, first)
             for night in range(1, said.nights + 1)
         ]
-        constant = _night(folder, said, said.nights + 1, said.constant_rows, first)
+        small = [
+            _night(folder, said, said.nights + 1 + k, said.constant_rows, first)
+            for k in range(CONSTANT_NIGHTS)
+        ]
+        constant = float(np.mean(small))
     _conclude(said, first, costs, constant)
 
 
@@ -125,7 +130,7 @@ def _conclude(said: argparse.Namespace, first: float, costs: list[float], consta
     print(
         f"full run {first:.1f} s; {said.nights} nights of {said.night_rows / said.rows:.1%} new "
         f"rows: mean {mean:.2f} s ({mean / first:.1%}), worst {max(costs):.2f} s; of that constant "
-        f"{constant:.2f} s (a night of {said.constant_rows} rows), so rows cost "
+        f"{constant:.2f} s (nights of {said.constant_rows} rows), so rows cost "
         f"{(mean - constant) / first:.2%} of the full run; target 2 %: "
         f"{'met' if mean <= target else 'missed'}"
     )

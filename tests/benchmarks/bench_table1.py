@@ -20,6 +20,7 @@ import numpy as np
 from sadih_dask import FeatureStore
 from sadih_dask.jobs.methods import compare_methods
 from sadih_dask.model.methods import METHODS
+from sadih_dask.model.parameters import CLASS_FOLDS
 from sadih_dask.report.methods import Outcome
 from tests.benchmarks.bench_paper import LENGTHS, Split, cifar, tiny
 
@@ -54,7 +55,9 @@ def stores(folder: Path, split: Split) -> tuple[FeatureStore, FeatureStore]:
     return FeatureStore.open(folder / "database.zarr"), FeatureStore.open(folder / "queries.zarr")
 
 
-def measure(folder: Path, split: Split, names: Sequence[str], bits: Sequence[int]) -> list[Outcome]:
+def measure(
+    folder: Path, split: Split, names: Sequence[str], bits: Sequence[int], class_folds: int
+) -> list[Outcome]:
     """Every method at every length, in the order of names; what was measured before is read."""
     rows, found = stores(folder, split), {}
     for given in ({}, {"loss": "l1"}):
@@ -64,7 +67,7 @@ def measure(folder: Path, split: Split, names: Sequence[str], bits: Sequence[int
             ["sadih"] if given else asked,
             bits,
             parameters=given,
-            class_folds=0,
+            class_folds=class_folds,
             results=folder / ("l1" if given else "methods"),
             told=lambda one: print(one.method, one.n_bits, one.failure or one.numbers, flush=True),
         )
@@ -113,7 +116,7 @@ def main() -> None:
     for k, split in enumerate(splits):
         folder = options.work / f"{options.data_set}{k}"
         folder.mkdir(parents=True, exist_ok=True)
-        found.append(measure(folder, split, options.methods, options.bits))
+        found.append(measure(folder, split, options.methods, options.bits, 0 if k else CLASS_FOLDS))
     print(f"\n{len(found)} splits\n")
     print(table(found, options.methods, options.bits))
 

@@ -6,6 +6,7 @@ same name. Mirrors are those of this machine's own configuration of apt and pip.
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -26,6 +27,7 @@ NEEDED = ("buildah", "debootstrap", "unshare", "nsenter", "ip")
 DOCKERFILE = DEPLOY / "image" / "Dockerfile"
 BASE = re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.MULTILINE)[-1]
 NAME = "sadih-dask:tested"
+SUITE = "bookworm"
 LIBRARIES = (
     "ca-certificates,libbz2-1.0,libexpat1,libffi8,liblzma5,libncursesw6,libreadline8,"
     "libsqlite3-0,libssl3,libuuid1,zlib1g"
@@ -37,12 +39,17 @@ BUILD_SECONDS = 3600.0
 
 def missing() -> str:
     """Why no image can be built here; nothing if one can."""
-    if "SADIH_IMAGE_TEST" not in os.environ:
-        return "building the image takes minutes: make image-test"
     if os.geteuid() != 0:
         return "buildah's chroot isolation needs root"
     if absent := [name for name in NEEDED if shutil.which(name) is None]:
         return f"no {', '.join(absent)} here: apt-get install buildah debootstrap iproute2"
+    if platform.freedesktop_os_release().get("VERSION_CODENAME") != SUITE:
+        return f"the stand-in for the image's base is made on Debian {SUITE}"
+    if interpreter() == Path("/usr"):
+        return "the stand-in gets this machine's interpreter, which is not one by itself in /usr"
+    apart = ["unshare", "--mount", "--net", "--pid", "--fork", "true"]
+    if subprocess.run(apart, capture_output=True, check=False).returncode != 0:
+        return "root may not make namespaces here"
     return ""
 
 
@@ -61,7 +68,7 @@ def call(*words: object) -> str:
 
 @dataclass(frozen=True)
 class Builder:
-    """Images in a folder of their own, which may be kept for the next time."""
+    """Images in a folder of their own."""
 
     folder: Path
 
@@ -76,16 +83,20 @@ class Builder:
             self._make_base()
         binds = [f"--volume={path}:{inside}:ro" for path, inside in pip_configuration().items()]
         how = ("--isolation=chroot", "--pull-never", "--format=docker", "--network=host")
-        what = ("--layers", f"--tag={NAME}", f"--file={DOCKERFILE}")
+        what = (f"--tag={NAME}", f"--file={DOCKERFILE}")
         self.buildah("build", *how, *binds, *what, ROOT)
         found: dict[str, Any] = json.loads(self.buildah("inspect", "--type=image", NAME))
         return dict(found["Docker"]["config"])
 
+    def forget(self) -> None:
+        """Remove the image; the stand-in for its base stays for the next time."""
+        self.buildah("rmi", NAME)
+
     def _make_base(self) -> None:
         root, prefix = self.folder / "base", interpreter()
         shutil.rmtree(root, ignore_errors=True)
-        suite, mirror = apt_mirror()
-        call("debootstrap", "--variant=minbase", f"--include={LIBRARIES}", suite, root, mirror)
+        how = ("--variant=minbase", f"--include={LIBRARIES}")
+        call("debootstrap", *how, SUITE, root, apt_mirror())
         for folder in ("bin", "lib"):
             left_out = shutil.ignore_patterns("__pycache__", "*.a", "test", "site-packages")
             target = root / "usr" / "local" / folder
@@ -113,11 +124,10 @@ class Builder:
             self.buildah("rm", made)
 
 
-def apt_mirror() -> tuple[str, str]:
-    """The suite and the mirror that this machine installs from."""
-    suite = call("sh", "-c", '. /etc/os-release && echo "$VERSION_CODENAME"')
-    policy = call("apt-cache", "policy")
-    return suite, re.findall(rf"^ *\d+ (\S+) {suite}/main ", policy, re.MULTILINE)[0]
+def apt_mirror() -> str:
+    """The mirror that this machine installs from."""
+    found = re.findall(rf"^ *\d+ (\S+) {SUITE}/main ", call("apt-cache", "policy"), re.MULTILINE)
+    return str(found[0])
 
 
 def interpreter() -> Path:

@@ -23,6 +23,7 @@ from tests.deploy.manifests import (
     compose,
     documents,
     helm_commands,
+    nightly_pod,
     standing_cluster,
     unit,
 )
@@ -104,6 +105,13 @@ def test_containers_have_a_quarter_above_the_memory_of_their_worker() -> None:
         # Kubernetes says 7Gi, compose 5G and means GiB.
         limit = resources["limits"]["memory"].removesuffix("i") + "iB"
         assert parse_bytes(limit) >= 1.25 * parse_bytes(last)
+
+
+def test_runs_find_the_health_of_the_chart_s_scheduler() -> None:
+    (_, address) = nightly_pod()["initContainers"][0]["command"]
+    values = documents(DEPLOY / "helm" / "values.yaml")[0]
+    port = values["webUI"]["servicePort"]  # of the chart's service; 80 unless told
+    assert address == f"http://{values['fullnameOverride']}-scheduler:{port}"
 
 
 def test_everybody_waits_as_long_for_the_others() -> None:

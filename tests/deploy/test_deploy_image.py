@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from sadih_dask import __version__
-from tests.deploy.image import Builder, Sandbox, missing, sandbox
+from tests.deploy.image import BUILD_SECONDS, Builder, Sandbox, missing, sandbox
 from tests.deploy.machine import PATIENCE, SMALL_RUN, until
 from tests.deploy.manifests import (
     KUBERNETES,
+    ROOT,
     nightly_pod,
     operator_makes,
     pod_arguments,
@@ -22,15 +23,19 @@ from tests.deploy.manifests import (
 )
 from tests.support.datasets import blobs
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+pytestmark = [
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+    pytest.mark.timeout(BUILD_SECONDS),
+]
 USER = 10001
 
 
 @pytest.fixture(scope="module")
-def built() -> tuple[Builder, dict[str, Any]]:
-    builder = Builder(Path(os.environ["SADIH_IMAGE_TEST"]))
-    builder.folder.mkdir(parents=True, exist_ok=True)
-    return builder, builder.build()
+def built() -> Iterator[tuple[Builder, dict[str, Any]]]:
+    builder = Builder(ROOT / ".image")
+    builder.folder.mkdir(exist_ok=True)
+    yield builder, builder.build()
+    builder.forget()
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +56,7 @@ def test_what_is_in_it(built: tuple[Builder, dict[str, Any]], image: Path) -> No
     assert config["User"] == f"{USER}:{USER}"
     packages = next((image / "opt/sadih/lib").glob("python3*/site-packages"))
     assert not [*packages.rglob("tests"), *packages.glob("*/test"), *packages.glob("pip")]
+    assert (packages / "sklearn/datasets/data/digits.csv.gz").exists()  # for a first try
     assert list(packages.glob("sadih_dask/__pycache__"))  # nobody can compile on a read-only root
     size = sum(path.lstat().st_size for path in (image / "opt/sadih").rglob("*"))
     assert size < 950e6, f"{size / 1e6:.0f} MB"

@@ -155,13 +155,11 @@ def _root(path: Path) -> dict[str, Any]:
 def _save_root(path: Path, document: dict[str, Any]) -> None:
     """With a checksum that fits, and the metadata that fit the record, as far as there are any."""
     from sadih_dask.errors import SadihError
-    from sadih_dask.stores import codes, features
     from sadih_dask.stores.root import ATTRIBUTE, _checksum, _parse
 
     record = document["attributes"][ATTRIBUTE]
-    kind = features if record.get("format") == features.KIND else codes
     with suppress(SadihError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        (path / "zarr.json").write_bytes(_parse("", record, kind.SCHEMA).to_bytes())
+        (path / "zarr.json").write_bytes(_parse("", record).to_bytes())
         return
     with suppress(TypeError, ValueError, RecursionError):
         record["checksum"] = _checksum(record)

@@ -14,12 +14,6 @@ from sadih_dask.stores import FeatureStore
 from tests.support.processes import Here
 
 
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spare the disk: that bytes survive a power cut cannot be observed here."""
-    monkeypatch.setattr("os.fsync", lambda _: None)
-
-
 def saved(path: Path, first: int, last: int) -> Path:
     numbers = np.arange(first, last)
     np.save(path, np.stack([numbers, -numbers], axis=1).astype(np.float32))

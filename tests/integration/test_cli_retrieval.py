@@ -423,6 +423,7 @@ def test_what_cannot_be_done_is_one_line(
         ("search a b --k 5 --radius 2", "leave out --k"),
         ("evaluate m.sadih q.zarr --codes c.zarr", "give both"),
         ("evaluate m.sadih", "Missing argument 'QUERIES'"),
+        ("evaluate m.sadih q.zarr -b 4096", "4096 is not in the range 1<=x<=2048"),
         ("export c.zarr i.faiss --kind tree", "'tree' is not one of"),
     ],
 )

@@ -17,11 +17,12 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
+import dask
 import numpy as np
 import psutil
 import pytest
 from click import UsageError
-from distributed import Client
+from distributed import Client, Worker
 from distributed.comm.core import connect
 from distributed.security import Security
 from threadpoolctl import threadpool_info
@@ -281,6 +282,30 @@ def test_a_worker_that_died_is_forked_from_a_process_that_has_imported_everythin
             assert parent is not None
             assert new == parent.pid
             assert "forkserver" in " ".join(parent.cmdline())
+
+
+def test_what_workers_put_on_disk_is_where_nobody_else_can_write(tmp_path: Path) -> None:
+    """Though somebody was there first, with folders of the names that are to be expected."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for name in ("dask-scratch-space", f"sadih-{os.getuid()}"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o777)
+        (tmp_path / name / "global.lock").symlink_to(precious)
+    with (
+        dask.config.set({"temporary-directory": str(tmp_path)}),
+        running(ClusterSettings(kind="processes", workers=1)) as cluster,
+    ):
+        [folder] = cluster.client.run(folder_of).values()
+        scheduler = cluster.client.cluster.scheduler.local_directory
+    for found in map(Path, (folder, scheduler)):
+        private = tmp_path / found.relative_to(tmp_path).parts[0]
+        assert private.stat().st_mode & 0o777 == 0o700
+    assert precious.read_text() == "mine"
+
+
+def folder_of(dask_worker: Worker) -> str:
+    return str(dask_worker.local_directory)
 
 
 async def nobody_gets_in(addresses: list[str]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -21,11 +20,7 @@ from tests.support.datasets import rows
 from tests.support.models import FAST, counted_reads, of_features
 from tests.support.processes import local_cluster
 
-
-@pytest.fixture(autouse=True)
-def _threads() -> Any:
-    with dask.config.set(scheduler="threads", num_workers=2):
-        yield
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["classes", "multi-hot"])

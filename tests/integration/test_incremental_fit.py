@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import pytest
 
@@ -15,10 +14,7 @@ from tests.support.models import CHOSEN, FAST, counted_reads, of_features
 OLD, CHUNK = 4096, 256  # whole blocks, and whole chunks
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> Any:
-    with dask.config.set(scheduler="threads", num_workers=2):
-        yield
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 def name(row: int) -> str:

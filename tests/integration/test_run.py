@@ -493,6 +493,16 @@ def test_a_run_directory_is_verified(here: Here, place: Path) -> None:
         target.unlink()
         assert here("verify", place / "runs", "--quiet", code=1)[0]
         target.write_bytes(before)
+    link = place / "runs" / "runs" / record["id"] / "codes.zarr"
+    leads = link.readlink()
+    for other in (None, leads.parent.with_name("encode-0123456789") / "codes.zarr"):
+        link.unlink(missing_ok=True)
+        if other is not None:
+            link.symlink_to(other)
+        (line,) = here("verify", place / "runs", "--quiet", code=1)[0].splitlines()
+        assert "codes.zarr is no link to codes.zarr of this run" in line
+    link.unlink()
+    link.symlink_to(leads)
     assert "intact" in here("verify", place / "runs", "--quiet")[0]
 
 
@@ -562,6 +572,7 @@ def test_queries_with_nothing_to_find_are_remarked(here: Here, place: Path) -> N
     )
     (remark,) = run(here, place)["remarks"]
     assert "7 of 7 queries have no relevant row" in remark
+    assert remark.endswith("it has no class '77'")
 
 
 def test_a_file_that_comes_while_others_are_read_is_read_next(

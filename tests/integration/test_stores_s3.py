@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from sadih_dask.errors import IncompleteError, InputError, IntegrityError
 from sadih_dask.files import conditional
+from sadih_dask.files.filesystem import client
 from sadih_dask.stores import FeatureStore
 from tests.faults.two_writers import OLD, Stage, Trial, all_trials, do, rows_of, stage, table
 from tests.support.proxy import Request
@@ -166,7 +168,7 @@ def test_a_lost_answer_to_the_trial_is_not_held_against_the_server(
 
 def test_a_client_that_drops_conditions_is_refused(found: Stage) -> None:
     url, options = found.fresh(empty=True), found.proxy.options("old client")
-    fs = s3fs.S3FileSystem(**options)
+    fs, _ = client(url, options)
     fs.connect()
     del fs.s3.meta.service_model.operation_model("PutObject").input_shape.members["IfMatch"]
     with pytest.raises(InputError, match=r"botocore does not know conditional writes\. Upgrade it"):
@@ -184,10 +186,15 @@ def test_places_without_conditions_are_read_only(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("answer", ["busy", "reset"])
-def test_requests_are_repeated_a_few_times(
-    found: Stage, options: dict[str, Any], answer: str
+def test_requests_are_repeated_a_few_times_and_that_is_told(
+    found: Stage,
+    options: dict[str, Any],
+    answer: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A server that is busy, or closes connections, at the first attempt at chunks and roots."""
+    monkeypatch.setattr("sadih_dask.files.filesystem._failures", itertools.count(1))
     seen: dict[tuple[str, str], int] = {}
 
     def rule(request: Request) -> str | None:
@@ -195,10 +202,34 @@ def test_requests_are_repeated_a_few_times(
             return None
         key = request.method, request.path
         seen[key] = seen.get(key, 0) + 1
-        return answer if seen[key] == 1 else None
+        # The first reset is taken for the end of a kept connection, and nothing is said
+        return answer if seen[key] <= 1 + (answer == "reset") else None
 
     url = found.fresh(empty=True)
     found.proxy.rule = rule
     store = FeatureStore.create(url, FEATURES, storage_options=options)
     np.testing.assert_array_equal(store.read("features"), FEATURES)
     assert min(seen.values()) > 1
+    assert "attempt 1: " in caplog.text
+    assert "It is repeated after a pause" in caplog.text
+
+
+def test_attempts_are_bounded(
+    found: Stage, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    url = found.fresh(empty=True)
+    FeatureStore.create(url, FEATURES, storage_options=options)
+    asked: list[str] = []
+
+    def rule(request: Request) -> str | None:
+        if "/c." not in request.path:
+            return None
+        asked.append(request.path)
+        return "busy"
+
+    found.proxy.rule = rule
+    store = FeatureStore.open(url, storage_options=options)
+    with pytest.raises(OSError, match="Service Unavailable"):
+        store.read("features", 0, 1)
+    assert len(asked) == 2

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import pytest
 
@@ -17,11 +16,7 @@ from sadih_dask.model import scanning
 from tests.support.datasets import rows
 from tests.support.models import FAST, counted_reads, of_features
 
-
-@pytest.fixture(autouse=True)
-def _threads() -> Any:
-    with dask.config.set(scheduler="threads", num_workers=2):
-        yield
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 def store(path: Path, chunk_rows: int, n: int = 6144) -> FeatureStore:

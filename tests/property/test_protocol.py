@@ -31,7 +31,6 @@ from sadih_dask.errors import ConflictError, IncompleteError, InputError, SadihE
 from sadih_dask.files import conditional
 from sadih_dask.stores import FeatureStore, features, root, store
 from sadih_dask.stores import commit as commits
-from sadih_dask.stores.features import KIND, SCHEMA
 from sadih_dask.stores.reader import Snapshot, read_rows
 from sadih_dask.stores.root import ROOT, Root, former_root_key, parse_root
 from tests.support.interleaving import URL, Actor, World, without_probe
@@ -144,7 +143,7 @@ class Watch:
         self.latest: Root | None = None
 
     def parse(self, data: bytes) -> Root:
-        return parse_root(URL, data, KIND, SCHEMA)
+        return parse_root(URL, data, FeatureStore.kind)
 
     def __call__(self, key: str, old: bytes | None, new: bytes | None, actor: Actor | None) -> None:
         call = self.calls.get(actor) if actor is not None else None
@@ -437,17 +436,17 @@ def test_any_creators_at_once_make_one_store(place: list[World]) -> None:
 BROKEN = {
     "the root is read before the listing": (
         commits.collect,
-        """    root = update(files, schema, kind, forget)
+        """    root = update(files, kind, forget)
 """,
         "",
         """    listed = [""",
-        """    root = update(files, schema, kind, lambda r: replace(r, history=r.history[-keep:]))
+        """    root = update(files, kind, lambda r: replace(r, history=r.history[-keep:]))
     listed = [""",
     ),
     "collecting leaves the root alone": (
         commits.collect,
-        "root = update(files, schema, kind, forget)",
-        "root = forget(read_root(files, kind, schema)[0])",
+        "root = update(files, kind, forget)",
+        "root = forget(read_root(files, kind)[0])",
     ),
     "what is pending is collected": (
         commits.collect,

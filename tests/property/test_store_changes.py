@@ -6,7 +6,6 @@ import json
 import pickle
 import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -20,14 +19,6 @@ from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.coverage import Coverage, Difference, _packed, _unpacked
 from sadih_dask.stores.reader import take_places
 from tests.support.stores import assert_holds, create, ids_of, table
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_fsync() -> Iterator[None]:
-    """Spare the disk: that bytes survive a power cut cannot be observed here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda _: None)
-        yield
 
 
 @dataclass

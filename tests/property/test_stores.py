@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sadih_dask.stores import FeatureStore
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_fsync() -> Iterator[None]:
-    """Spare the disk: that bytes survive a power cut cannot be observed here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda _: None)
-        yield
-
 
 CHUNKINGS = st.fixed_dictionaries(
     {"chunk_rows": st.integers(1, 9), "compression": st.sampled_from(["none", "zstd"])}

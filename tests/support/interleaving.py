@@ -244,9 +244,9 @@ class _Requests:
                     files[name] = len(data)
         if not files and not folders:
             raise FileNotFoundError(path)
-        if not detail:
-            return [f"{path}/{name}" for name in (*files, *folders)]
-        return [{"name": f"{path}/{n}", "size": size, "type": "file"} for n, size in files.items()]
+        assert detail
+        found = [{"name": f"{path}/{n}", "size": size, "type": "file"} for n, size in files.items()]
+        return found + [{"name": f"{path}/{n}", "size": 0, "type": "directory"} for n in folders]
 
     def rm(self, path: str, recursive: bool) -> None:
         assert recursive

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 CONDITIONS = ("if-match", "if-none-match")
+PIECE = 2**18
+"""Bytes that are sent at a time where the rate is bounded."""
 _WHO = re.compile(r"Credential=([^/]+)/")
 
 
@@ -39,10 +42,14 @@ and the connection closed. A rule may also wait."""
 
 @dataclass
 class Proxy:
-    """What passes through, and the rule for it."""
+    """What passes through, and the rule for it.
+
+    rate    bytes a second of a connection, as those of an object store have, or None
+    """
 
     url: str
     rule: Rule = lambda _: None
+    rate: float | None = None
     seen: list[Request] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -118,7 +125,13 @@ def proxy_to(server: str) -> Iterator[Proxy]:
             length = {k.lower(): v for k, v in found}.get("content-length", len(data))
             self.send_header("Content-Length", str(length if self.command == "HEAD" else len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            if proxy.rate is None:
+                self.wfile.write(data)
+                return
+            begun = time.monotonic()
+            for sent in range(0, len(data), PIECE):
+                time.sleep(max(0.0, begun + sent / proxy.rate - time.monotonic()))
+                self.wfile.write(data[sent : sent + PIECE])
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
 

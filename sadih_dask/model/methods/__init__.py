@@ -33,6 +33,7 @@ METHODS = {
     "ksh": "ksh.KSH",
     "cosdish": "cosdish.COSDISH",
     "lfh": "lfh.LFH",
+    "fasth": "fasth.FastH",
     "dsh": "dsh.DSH",
     "sgh": "sgh.SGH",
     "och": "och.OCH",

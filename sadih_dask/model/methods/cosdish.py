@@ -13,6 +13,8 @@ from sadih_dask.types import Floats
 
 ROUNDS, TURNS = 10, 3
 """Samples of columns, and alternations with each; as published."""
+JUDGED = 512
+"""Columns that rounds are compared by."""
 MAX_COLUMNS = 128
 """A step costs the cube of it for every bit."""
 
@@ -25,7 +27,10 @@ class COSDISH(LabelCodes):
     and those of all other rows, B = sgn(S B_O), a tie keeps the bit. In S, -1 of rows without a
     common label is scaled to the ratio of pairs with and without, so that both weigh alike.
 
-    Deviation: O has as many rows as there are bits, as published, but no more than 128.
+    Deviations: O has as many rows as there are bits, as published, but no more than 128. Classes of
+    which none is in O get one code, so with few bits the codes of a round are a matter of luck:
+    kept are those of the round that fit 512 columns best, which are drawn once; published are those
+    of the last.
     """
 
     method: ClassVar = "cosdish"
@@ -33,6 +38,9 @@ class COSDISH(LabelCodes):
     def _row_codes(self, labels: sp.csr_array, seed: int) -> Floats:
         rng, n, q = generator(seed, "codes"), labels.shape[0], self.n_bits
         B = rng.choice([-1.0, 1.0], (n, q))
+        judged = generator(seed, "judged").choice(n, min(JUDGED, n), replace=False)
+        wanted = q * balanced(shared(labels, judged))
+        best, least = B, np.inf
         for _ in range(ROUNDS):
             columns = rng.choice(n, min(q, MAX_COLUMNS, n), replace=False)
             rest = np.ones(n, bool)
@@ -41,7 +49,10 @@ class COSDISH(LabelCodes):
             for _ in range(TURNS):
                 B[columns] = sampled_codes(q * S[columns], q * S[rest], B[rest])
                 B[rest] = sign_or(S[rest] @ B[columns], B[rest])
-        return B
+            error = float(np.square(wanted - B @ B[judged].T).sum())
+            if error < least:
+                best, least = B.copy(), error
+        return best
 
 
 def balanced(similar: Floats) -> Floats:

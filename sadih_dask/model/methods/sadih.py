@@ -122,7 +122,7 @@ class SADIH(Hasher):
             return []
         validation = known_scan(self).validation
         ridge = validation.penalty if isinstance(self.ridge, str) else self.ridge
-        trial = validation.trial(ridge, self.encoder_)
+        trial = validation.trial(ridge, self.encoder_, self.start == "nested")
         if trial is None:
             return []
         function, given = self.hash_function_, self.openness

@@ -5,15 +5,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from sadih_dask.errors import InputError, lacking
 
-from sadih_dask.errors import InputError
-
-if find_spec("matplotlib") is None:
-    raise InputError(
-        "figures need matplotlib, which is not installed. "
-        "Install it with: pip install 'sadih-dask[report]'"
-    )
+if (said := lacking("matplotlib", "a figure")) is not None:
+    raise InputError(said)
 
 from sadih_dask.report.figures.codes import bit_figure, pair_distances
 from sadih_dask.report.figures.learning import objective_trace, score_surface

@@ -67,10 +67,7 @@ def place(tmp_path: Path) -> Checkpoint:
     return Checkpoint(tmp_path / "kept")
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> Any:
-    with dask.config.set(scheduler="threads", num_workers=2):
-        yield
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 def files(place: Checkpoint) -> list[Path]:

@@ -19,6 +19,7 @@ from sadih_dask.jobs.search import write_results
 from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.kernels import ROW_BITS
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius, bit_weights
+from sadih_dask.stores.reader import BlockReader
 from tests.support.rankings import naive_distances, random_codes
 
 N_BITS = 20
@@ -79,10 +80,13 @@ def test_a_store_is_read_in_small_blocks_and_every_chunk_once(
     monkeypatch.setattr("sadih_dask.compute.codes.BLOCK_BYTES", 3 * 128)
     store = store_of(tmp_path / "c", database, chunk_rows=64)
     read: list[tuple[int, int]] = []
-    real = CodeStore.read
-    monkeypatch.setattr(
-        CodeStore, "read", lambda self, name, a, b: read.append((a, b)) or real(self, name, a, b)
-    )
+    real = BlockReader.__call__
+
+    def noted(self: BlockReader, start: int, out: np.ndarray) -> None:
+        read.append((start, start + len(out)))
+        real(self, start, out)
+
+    monkeypatch.setattr(BlockReader, "__call__", noted)
     search(store, queries, 3)
     assert max(b - a for a, b in read) == 128
     assert all(a % 64 == 0 for a, _ in read)

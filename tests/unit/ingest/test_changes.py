@@ -21,12 +21,6 @@ from sadih_dask.jobs.inspect import inspect
 from sadih_dask.stores import FeatureStore
 
 
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spare the disk: that bytes survive a power cut cannot be observed here."""
-    monkeypatch.setattr("os.fsync", lambda _: None)
-
-
 def saved(path: Path, array: Any, *, age: float = 3600) -> Path:
     np.save(path, np.asarray(array))
     moment = time.time() - age
@@ -281,6 +275,30 @@ def test_files_that_cannot_be_paired_cannot_wait(folder: Path, what: str) -> Non
     with pytest.raises(InputError, match=f"1 files of {what} for 5 of features.*min_age"):
         compare(files, folder / "s", min_age=1)
     assert compare(files, folder / "s").n_new_rows == 60
+
+
+def test_files_go_together_by_their_numbers(folder: Path) -> None:
+    """All have as many rows of labels, so that counting would not tell."""
+    for k in range(5):
+        saved(folder / f"x{k}.npy", np.full((10, 3), k, np.float32))
+        saved(folder / f"y{k}.npy", np.full(10, k))
+    (folder / "y1.npy").rename(folder / "y7.npy")
+    with pytest.raises(InputError, match=r"y2.npy would with .*x1.npy, while numbers"):
+        ingest(all_of(folder), folder / "s")
+    as_a_shell_sorts = [str(folder / f"x{k}.npy") for k in (0, 10, 2)]
+    saved(folder / "x10.npy", np.zeros((10, 3), np.float32))
+    labels = DataFiles(as_a_shell_sorts, str(folder / "y[023].npy"))
+    with pytest.raises(InputError, match=r"y2.npy would with .*x10.npy"):
+        ingest(labels, folder / "s")
+    said = [str(folder / f"y{k}.npy") for k in (0, 7, 2, 3, 4)]
+    both = DataFiles([str(folder / f"x{k}.npy") for k in range(5)], said)
+    store = ingest(both, folder / "s").store
+    assert [store.class_names[k] for k in store.read("labels")[::10]] == ["0", "1", "2", "3", "4"]
+    other = folder / "other"
+    other.mkdir()
+    for k in range(5):
+        saved(other / f"{'abcde'[k]}.npy", np.full(10, k))
+    ingest(DataFiles(str(folder / "x[0-4].npy"), str(other)), folder / "t")
 
 
 def test_a_date_in_the_future_does_not_wait_for_ever(folder: Path) -> None:

@@ -15,12 +15,6 @@ from sadih_dask.ingest.selection import Chooser
 from sadih_dask.sources import open_features
 
 
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spare the disk: that bytes survive a power cut cannot be observed here."""
-    monkeypatch.setattr("os.fsync", lambda _: None)
-
-
 def rows_of(start: int, n: int) -> dict[str, np.ndarray]:
     """Rows that know their number, with one of three labels each."""
     numbers = np.arange(start, start + n)

@@ -13,7 +13,7 @@ from sadih_dask import FeatureStore, evaluate_model
 from sadih_dask.errors import FormatError
 from sadih_dask.jobs.methods import RESULTS, compare_methods
 from sadih_dask.model.methods.itq import ITQ
-from sadih_dask.report.methods import Outcome, as_table
+from sadih_dask.report.methods import METRICS, Outcome, as_table
 from tests.support.models import counted_reads, of_features
 
 
@@ -68,8 +68,8 @@ def test_one_scan_and_one_solve(
 
 
 def test_the_best_of_a_length_is_starred() -> None:
-    one, other = ({"fresh": {"MAP": value}} for value in (0.5, 0.75))
-    error = {"fresh": {"MAP": 0.01}}
+    one, other = ({"fresh": dict.fromkeys(METRICS, value)} for value in (0.5, 0.75))
+    error = {"fresh": dict.fromkeys(METRICS, 0.01)}
     lines = as_table(
         [
             Outcome("itq", 8, one, error, 1.0),
@@ -77,9 +77,23 @@ def test_the_best_of_a_length_is_starred() -> None:
             Outcome("bq", 8, failure="too long"),
         ]
     ).splitlines()
-    assert "0.5000 ± 0.0100 " in lines[1]
-    assert "0.7500 ± 0.0100*" in lines[2]
-    assert lines[3].endswith("failed: too long")
+    assert [lines[0], lines[6]] == ["MAP", "precision@100"]
+    for first in (1, 7):
+        assert "0.5000 ± 0.0100 " in lines[first + 1]
+        assert "0.7500 ± 0.0100*" in lines[first + 2]
+        assert lines[first + 3].endswith("failed: too long")
+
+
+def test_rows_without_labels_are_compared_on_queries(
+    stores: tuple[FeatureStore, FeatureStore], tmp_path: Path
+) -> None:
+    database, queries = stores
+    bare = FeatureStore.create(tmp_path / "bare.zarr", database.read("features", 0, 600))
+    found = compare_methods(bare, queries, ("itq", "sdh"), (8,))
+    model = ITQ(n_bits=8).fit(database)
+    expected = evaluate_model(model, queries, class_folds=0).known["fresh"].numbers["MAP"]
+    assert {p: n["MAP"] for p, n in found[0].numbers.items()} == {"fresh": expected}
+    assert "has no labels" in found[1].failure
 
 
 def test_results_of_other_rows_are_not_taken(

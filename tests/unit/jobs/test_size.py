@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import dask
@@ -24,7 +25,7 @@ from sadih_dask.errors import FormatError, InputError
 from sadih_dask.ingest.synthetic import generate
 from sadih_dask.jobs import rates as measured
 from sadih_dask.jobs.rates import BLOCK_ROWS, Rates
-from sadih_dask.jobs.size import Case, Stage, busy_cores, size
+from sadih_dask.jobs.size import PLACES, Case, Stage, _Work, busy_cores, size
 from sadih_dask.learning.encoders import HashFunction
 from tests.support.processes import ROOT
 
@@ -85,10 +86,56 @@ def test_what_holds_a_case_up() -> None:
     slow = Case(10**8, 512, anchors=0, workers=64, store="s3", bandwidth=1e9)
     assert stage("fit", slow).limit == "store"
     assert stage("fit", slow).seconds >= 10**8 * 2056 * RATES.reading["compressed"] / 1e9
-    few = Case(10**8, 512, anchors=0, workers=16, threads=2, store="s3")
-    assert stage("fit", few).limit == "connections"
+    few = Case(10**8, 512, anchors=0, workers=16, threads=2, store="s3", chunk_rows=2**16)
+    assert stage("encode", few).limit == "connections"  # a chunk a task: nothing to read ahead
     huge = Case(10**9, 16, anchors=0, workers=2000, chunk_rows=2**18, store="s3", bandwidth=1e15)
     assert stage("fit", huge).limit == "scheduler"
+
+
+def seconds_of_every_task(case: Case, n_tasks: int, n_chunks: int, computing: float) -> float:
+    """Naive: threads take tasks; a chunk is asked for when the one so many before it was taken."""
+    place, size_of_one = PLACES["s3"], case.chunk_rows * case.row_bytes
+    fetch = place.latency + size_of_one / place.connection
+    free = [0.0] * case.all_threads
+    for _ in range(n_tasks):
+        begun = done = heapq.heappop(free)
+        taken: list[float] = []
+        for chunk in range(n_chunks):
+            asked = begun if chunk < case.fetched else taken[chunk - case.fetched]
+            taken.append(max(asked + fetch, done))
+            done = taken[-1] + computing
+        heapq.heappush(free, done)
+    return max(free)
+
+
+@pytest.mark.parametrize("computing", [0.02, 0.06, 0.3])
+@pytest.mark.parametrize(("n_tasks", "workers"), [(150, 1), (1500, 16), (1500, 100), (15_000, 400)])
+def test_tasks_that_fetch_ahead_wait_for_their_first_chunk_or_their_connections(
+    n_tasks: int, workers: int, computing: float
+) -> None:
+    n_chunks = 8
+    case = Case(8192 * n_chunks * n_tasks, 512, workers=workers, store="s3", bandwidth=1e15)
+    free = replace(
+        RATES, tasks={"worker": 0.0, "scheduler": 0.0}, objects={"request": 0, "byte": 0}
+    )
+    work = _Work(
+        case,
+        free,
+        "fit",
+        row_seconds=computing / case.chunk_rows,
+        row_bytes=case.row_bytes,
+        tasks=n_tasks,
+        requests=n_chunks * n_tasks,
+        connections=case.fetched,
+        waits=n_tasks,
+        wait_bytes=n_tasks * case.chunk_rows * case.row_bytes,
+        last_rows=case.n_rows / n_tasks,
+        compressed=False,
+    )
+    found = work.stage()
+    if found.limit not in ("network", "requests"):  # of which the naive one knows nothing
+        naive = seconds_of_every_task(case, n_tasks, n_chunks, computing)
+        assert 0.75 < found.seconds / naive < 1.1
 
 
 def test_evaluation_grows_as_the_rows_and_no_faster() -> None:

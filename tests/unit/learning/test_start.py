@@ -10,6 +10,7 @@ from sadih_dask.learning.start import (
     PREDICTABILITY,
     TEMPERATURE,
     distinct,
+    prefixes,
     random_codes,
     separated_codes,
     spectral_codes,
@@ -59,6 +60,22 @@ def test_no_single_flip_lowers_the_loss(make: Any, similarity: str, eta: float) 
             flipped = B.copy()
             flipped[k, i] *= -1
             assert loss(problem, flipped, eta) >= reached - 1e-9
+
+
+def test_the_first_bits_of_nested_codes_are_codes_of_their_own() -> None:
+    problem = pose(blobs, 40)
+    B = separated_codes(problem, np.random.default_rng(0), 0.4, nested=True)
+    first = 0
+    for last in prefixes(40):
+        whole = pose(blobs, last)
+        reached = loss(whole, B[:last], 0.4)
+        for k in range(first, last):
+            for i in range(len(problem.N)):
+                flipped = B[:last].copy()
+                flipped[k, i] *= -1
+                assert loss(whole, flipped, 0.4) >= reached - 1e-9
+        first = last
+    assert first == 40
 
 
 @pytest.mark.parametrize("make", [blobs, tagged_blobs])

@@ -236,6 +236,28 @@ def test_columns_without_names_meet_those_of_a_store_by_place(tmp_path: Path) ->
         nameless.partial_fit(X, TAGS)
 
 
+@pytest.mark.filterwarnings("ignore:.*the model has learned from")
+def test_columns_that_are_called_by_numbers_go_by_these(tmp_path: Path) -> None:
+    """As they are where tags are numbers, and queries do not have all of them."""
+    store = FeatureStore.create(tmp_path / "s", X, MATRIX, class_names=list("0123"))
+    some = np.flatnonzero(~MATRIX[:, 2].astype(bool) & MATRIX.any(axis=1))
+    order = [3, 0, 1]
+    queries = FeatureStore.create(
+        tmp_path / "q", X[some], MATRIX[some][:, order], class_names=[str(k) for k in order]
+    )
+    found = model().fit(store)
+    expected = evaluate_model(found, (X[some], MATRIX[some]), store)
+    by_name = evaluate_model(found, queries, store)
+    assert by_name.learned.map == expected.learned.map
+    assert by_name.encoded.map == expected.encoded.map
+    codes = found.encode(queries, tmp_path / "c", learned=True)
+    np.testing.assert_array_equal(codes.read("codes"), found.learned_codes(MATRIX[some]))
+    added, other = found.partial_fit(queries), model().fit(store)
+    other.partial_fit(X[some], MATRIX[some])
+    np.testing.assert_array_equal(added.statistics_.counts, other.statistics_.counts)
+    np.testing.assert_allclose(added.statistics_.sums, other.statistics_.sums, atol=1e-12)
+
+
 def test_names_in_the_order_that_is_given(tmp_path: Path) -> None:
     order = ["eel", "cat", "fox", "dog"]
     store = FeatureStore.create(tmp_path / "s", X, NAMES, class_names=order)

@@ -26,10 +26,7 @@ from tests.support.models import QUICK, counted_reads, of_features, same_bits, s
 GRID = {"alpha": [0.01, 5.0], "beta": [0.1, 10.0]}
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> Any:
-    with dask.config.set(scheduler="threads", num_workers=2):
-        yield
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 def model(**parameters: Any) -> SADIH:

@@ -10,7 +10,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.linalg as la
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 from scipy.stats import multivariate_normal
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
@@ -27,7 +27,6 @@ from sadih_dask.model.methods.itq import CANONICAL_RIDGE, ITQ, ITQCCA, PCAH, PCA
 from sadih_dask.model.methods.regression import FSDH, SDH, SDHR, _with_margin
 from sadih_dask.model.parameters import ALL_PARAMETERS, parameters_of
 from sadih_dask.retrieval.codes import unpack
-from tests.support.datasets import blobs
 from tests.support.models import same_bits
 
 OTHERS = [name for name in METHODS if name != "sadih"]
@@ -43,7 +42,8 @@ def digits() -> tuple[np.ndarray, ...]:
 
 def few_steps(name: str) -> dict[str, int]:
     """What keeps methods short whose steps are long or many."""
-    return {"max_iter": {"ksh": 10, "och": 2}[name]} if name in ("ksh", "och") else {}
+    steps = {"ksh": 10, "och": 2, "fasth": 5}
+    return {"max_iter": steps[name]} if name in steps else {}
 
 
 @cache
@@ -244,10 +244,15 @@ def test_a_random_rotation_keeps_lengths() -> None:
     X, _, _, _ = digits()
     plain, turned = (m(n_bits=8).fit(X).hash_function_.projection for m in (PCAH, PCARR))
     np.testing.assert_allclose(plain @ plain.T, turned @ turned.T, atol=1e-12)
+    spread = [np.var(X @ P, axis=0) for P in (plain, turned)]
+    assert spread[1].sum() == pytest.approx(spread[0].sum())
+    assert np.ptp(spread[1]) < 0.7 * np.ptp(spread[0])
 
 
 def test_the_classifier_takes_the_likeliest_normal_law() -> None:
     X, y, Q, _ = digits()
+    kept = (y < 5) | (np.arange(len(y)) % 30 == 0)  # where classes are rare, they are less likely
+    X, y, Q = X[kept], y[kept], 0.5 * (Q + np.roll(Q, 1, axis=0))
     model = ClassCodes(n_bits=32).fit(X, y)
     means = np.array([X[y == k].mean(axis=0, dtype=np.float64) for k in range(10)])
     C = sum(np.cov(X[y == k].T, bias=True) * np.mean(y == k) for k in range(10))
@@ -259,22 +264,29 @@ def test_the_classifier_takes_the_likeliest_normal_law() -> None:
         ClassCodes().fit(X, np.eye(10)[y] + np.eye(10)[(y + 1) % 10])
 
 
-def test_supervised_discrete_hashing_row_by_row() -> None:
-    X, y = blobs(120)
-    X = X.astype(np.float64)
-    for method, step in ((SDH, _sdh_step), (SDHR, _sdhr_step), (FSDH, _fsdh_step)):
-        model = method(n_bits=12, anchors=None, max_iter=3).fit(X, y)
-        Z = (X - X.mean(axis=0)) / X.std(axis=0)
-        groups, Y = np.unique(y, return_inverse=True)[1], np.eye(len(np.unique(y)))
-        start = generator(model.seed_, "codes").choice([-1.0, 1.0], (12, len(Y)))
-        B = start[:, groups]  # (l, n): each row its own code
+@pytest.mark.parametrize("nu", [1e-5, 0.3])
+@pytest.mark.parametrize("name", ["sdh", "sdhr", "fsdh"])
+def test_supervised_discrete_hashing_row_by_row(name: str, nu: float) -> None:
+    """The steps over rows, each with a code of its own, where labels are several and codes move."""
+    rng = np.random.default_rng(4)
+    Y = (rng.random((150, 4)) < 0.4).astype(np.uint8)
+    Y[~Y.any(axis=1), 0] = 1
+    X = Y @ rng.normal(size=(4, 6)) + rng.normal(size=(150, 6))
+    model = method_named(name, {"n_bits": 7, "anchors": None, "max_iter": 3, "nu": nu}).fit(X, Y)
+    known = model.label_groups_.toarray()
+    groups = np.array([int(np.flatnonzero((known == row).all(axis=1))[0]) for row in Y])
+    Z, Y = (X - X.mean(axis=0)) / X.std(axis=0), Y.T.astype(float)
+    start = generator(model.seed_, "codes").choice([-1.0, 1.0], (7, len(known)))
+    B = start[:, groups]  # (l, n)
+    P, mean = _ridge(Z, B)
+    for _ in range(3):
+        F = (Z @ P + mean).T
+        of_group = np.stack([F[:, groups == g].mean(axis=1) for g in groups], axis=1)
+        B = STEPS[name](B, Y, nu * of_group)
         P, mean = _ridge(Z, B)
-        for _ in range(3):
-            B = step(B, Y[groups].T, (Z @ P + mean).T)
-            P, mean = _ridge(Z, B)
-        np.testing.assert_array_equal(signs(model, X), np.where(Z @ P + mean >= 0, 1.0, -1.0))
-        own = 2.0 * unpack(model.learned_codes(y), 12) - 1.0
-        np.testing.assert_array_equal(own, B.T)
+    assert not np.array_equal(B, start[:, groups])
+    np.testing.assert_array_equal(2.0 * unpack(model.learned_codes(Y.T), 7) - 1.0, B.T)
+    np.testing.assert_allclose(model.project(X), Z @ P + mean, atol=1e-9)
 
 
 def _ridge(Z: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -282,10 +294,10 @@ def _ridge(Z: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.linalg.solve(G, Z.T @ B.T), B.mean(axis=1)
 
 
-def _sdh_step(B: np.ndarray, Y: np.ndarray, F: np.ndarray) -> np.ndarray:
+def _sdh_step(B: np.ndarray, Y: np.ndarray, evidence: np.ndarray) -> np.ndarray:
     W = np.linalg.solve(B @ B.T + np.eye(len(B)), B @ Y.T)
-    Q, B = W @ Y + 1e-5 * F, B.copy()
-    for _ in range(10):
+    Q, B = W @ Y + evidence, B.copy()
+    for _ in range(100):
         for k in range(len(B)):
             others = np.delete(np.arange(len(B)), k)
             value = Q[k] - W[k] @ W[others].T @ B[others]
@@ -293,15 +305,48 @@ def _sdh_step(B: np.ndarray, Y: np.ndarray, F: np.ndarray) -> np.ndarray:
     return B
 
 
-def _sdhr_step(B: np.ndarray, Y: np.ndarray, F: np.ndarray) -> np.ndarray:
+def _sdhr_step(B: np.ndarray, Y: np.ndarray, evidence: np.ndarray) -> np.ndarray:
     scores = np.linalg.solve(B @ B.T + np.eye(len(B)), B @ Y.T).T @ B
-    T = [_with_margin(s, own > 0) for s, own in zip(scores.T, Y.T, strict=True)]
-    return _sdh_step(B, np.array(T).T, F)
+    T = np.empty_like(scores)
+    for i, (s, own) in enumerate(zip(scores.T, Y.T > 0, strict=True)):
+
+        def clipped(m: float, s: np.ndarray = s, own: np.ndarray = own) -> np.ndarray:
+            return np.where(own, np.maximum(s, m), np.minimum(s, m - 1.0))
+
+        def cost(m: float, s: np.ndarray = s, clipped: Any = clipped) -> float:
+            return float(np.square(clipped(m) - s).sum())
+
+        best = minimize_scalar(cost, bounds=(s.min(), s.max() + 1.0), options={"xatol": 1e-12})
+        T[:, i] = clipped(best.x)
+    return _sdh_step(B, T, evidence)
 
 
-def _fsdh_step(B: np.ndarray, Y: np.ndarray, F: np.ndarray) -> np.ndarray:
+def _fsdh_step(B: np.ndarray, Y: np.ndarray, evidence: np.ndarray) -> np.ndarray:
     W = np.linalg.solve(Y @ Y.T + np.eye(len(Y)), Y @ B.T)
-    return np.where(W.T @ Y + 1e-5 * F >= 0, 1.0, -1.0)
+    return np.where(W.T @ Y + evidence >= 0, 1.0, -1.0)
+
+
+STEPS = {"sdh": _sdh_step, "sdhr": _sdhr_step, "fsdh": _fsdh_step}
+
+
+@pytest.mark.parametrize("name", ["sdh", "fsdh"])
+def test_rows_of_a_class_come_to_share_a_code(name: str) -> None:
+    """The published steps from random codes of rows: what a class has after them is a random code.
+
+    So codes of classes are drawn to begin with.
+    """
+    X, y, _, _ = digits()
+    Z = X[:, X.std(axis=0) > 0].astype(np.float64)
+    Z = (Z - Z.mean(axis=0)) / Z.std(axis=0)
+    Y = np.eye(10)[y].T
+    B = np.random.default_rng(0).choice([-1.0, 1.0], (8, len(y)))
+    for _ in range(2):
+        P, mean = _ridge(Z, B)
+        B = STEPS[name](B, Y, 1e-5 * (Z @ P + mean).T)
+    codes = np.stack([np.sign(B[:, y == k].mean(axis=1)) for k in range(10)])
+    np.testing.assert_array_equal(B.T, codes[y])
+    again = STEPS[name](B, Y, 0.0 * B)
+    np.testing.assert_array_equal(again, B)
 
 
 @pytest.mark.parametrize("seed", range(5))

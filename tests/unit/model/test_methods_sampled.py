@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 import scipy.linalg as la
 import scipy.sparse as sp
+from scipy.special import expit
+from sklearn.ensemble import HistGradientBoostingClassifier
 
 from sadih_dask import FeatureStore, load_model
-from sadih_dask.errors import InputError
+from sadih_dask.errors import FormatError, InputError
 from sadih_dask.jobs.fit import fit
 from sadih_dask.learning.randomness import generator
 from sadih_dask.learning.statistics import Statistics
@@ -20,6 +23,7 @@ from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.methods import method_class, mfh
 from sadih_dask.model.methods.cosdish import COSDISH, binary_quadratic
 from sadih_dask.model.methods.dsh import DSH
+from sadih_dask.model.methods.fasth import FastH, Similar
 from sadih_dask.model.methods.itq import random_rotation
 from sadih_dask.model.methods.ksh import KSH, descend
 from sadih_dask.model.methods.lfh import BETA, LFH
@@ -28,9 +32,10 @@ from sadih_dask.model.methods.och import NEAREST, OCH, cost, ordered
 from sadih_dask.model.methods.sampled import LabelCodes, group_means
 from sadih_dask.model.methods.sgh import SGH, transform
 from sadih_dask.retrieval.codes import unpack
+from sadih_dask.retrieval.trees import BoostedTrees
 from tests.support.datasets import blobs
 
-NAMES = ("ksh", "cosdish", "lfh", "dsh", "sgh", "mfh")
+NAMES = ("ksh", "cosdish", "lfh", "dsh", "sgh", "mfh", "fasth")
 
 
 @pytest.fixture(scope="module")
@@ -139,11 +144,39 @@ def test_ksh_as_printed(data: Any) -> None:
         values, vectors = la.eig(K.T @ R @ K, K.T @ K)
         a = vectors[:, np.argmax(values.real)].real
         a *= np.sqrt(len(K) / (a @ K.T @ K @ a))
-        dense = descend(K, lambda v, R=R: R @ v, a, 500)
-        best = max((np.where(K @ b > 0, 1.0, -1.0) for b in (a, dense)), key=lambda h: h @ R @ h)
-        h = signs(model, rows)[:, k]
-        assert abs(best @ h) == len(h)  # a direction has no sign
-        R -= np.outer(best, best)
+        dense = _nesterov(K, R, a)
+        bits, scores = max(
+            ((np.where(K @ b > 0, 1.0, -1.0), K @ b) for b in (a, dense)),
+            key=lambda pair, R=R: pair[0] @ R @ pair[0],
+        )
+        found = model.project(rows)[:, k]
+        found = found * np.sign(found @ scores)  # a direction has no sign
+        np.testing.assert_allclose(found, scores, atol=1e-4 * np.abs(scores).max())
+        R -= np.outer(bits, bits)
+
+
+def _nesterov(K: np.ndarray, R: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """The descent as in the authors' words: momentum, and a step that is halved until it holds."""
+
+    def f(a: np.ndarray) -> Any:
+        return 2.0 * expit(K @ a) - 1.0
+
+    costs, points, t, length = [-f(a) @ R @ f(a)], [a, a], [0.0, 1.0], 1.0
+    while len(points) < 502:
+        v = points[-1] + (t[-2] - 1.0) / t[-1] * (points[-1] - points[-2])
+        slope = -K.T @ ((R @ f(v)) * (1.0 - f(v) ** 2))
+        while True:
+            z = v - length * slope
+            bound = -f(v) @ R @ f(v) - length / 2.0 * slope @ slope
+            if -f(z) @ R @ f(z) <= bound:
+                break
+            length /= 2.0
+        points.append(z)
+        t.append((1.0 + np.sqrt(1.0 + 4.0 * t[-1] ** 2)) / 2.0)
+        costs.append(-f(z) @ R @ f(z))
+        if abs(costs[-1] - costs[-2]) / len(K) <= 1e-2:
+            break
+    return points[-1]
 
 
 def test_the_descent_of_ksh_goes_down_its_cost(data: Any) -> None:
@@ -168,7 +201,7 @@ def test_cosdish_as_printed(data: Any) -> None:
     group = sampled(model)[1]
     n, rng = len(group), generator(0, "codes")
     B = rng.choice([-1.0, 1.0], (n, 5))
-    same = group[:, None] == group
+    same, rounds = group[:, None] == group, []
     for _ in range(10):
         O = rng.choice(n, 5, replace=False)  # noqa: E741
         rest = np.setdiff1d(np.arange(n), O)
@@ -188,6 +221,10 @@ def test_cosdish_as_printed(data: Any) -> None:
             B[O] = new
             value = S[rest] @ B[O]
             B[rest] = np.where(np.abs(value) < 1e-5, B[rest], np.sign(value))
+        wanted = 5 * np.where(same, 1.0, -same.sum() / (~same).sum())
+        rounds.append((la.norm(wanted - B @ B.T), B.copy()))
+    B = min(rounds, key=lambda one: one[0])[1]
+    assert not np.array_equal(B, rounds[-1][1])
     means = np.stack([B[group == k].mean(axis=0) for k in range(4)])
     assert np.all(means != 0)
     np.testing.assert_array_equal(unpack(model.label_codes_, 5), means > 0)
@@ -357,6 +394,27 @@ def test_och_turns_principal_directions_to_fewer_wrong_triples(data: Any) -> Non
     assert after < before
 
 
+def test_och_step_by_step(data: Any) -> None:
+    X, _ = data
+    model = OCH(n_bits=3, max_iter=4).fit(X)
+    rows = sampled(model)[0] - X.mean(axis=0)
+    # As many landmarks as rows: k-means begins with all of them, in the order in which it drew them
+    landmarks = rows[generator(0, "clusters").choice(len(rows), len(rows), replace=False)]
+    near, rank = ordered(landmarks)
+    P = la.eigh((X - X.mean(axis=0)).T @ (X - X.mean(axis=0)))[1][:, ::-1][:, :3]
+    Z = landmarks @ P / np.sqrt(np.mean((landmarks @ P) ** 2))
+    R, length = random_rotation(0, 3), 1.0
+    for _ in range(4):
+        value, slope = cost(Z @ R, near, rank)
+        while True:
+            U, _, Vt = la.svd(R - length * Z.T @ slope)
+            if cost(Z @ U @ Vt, near, rank)[0] < value:
+                break
+            length /= 2.0
+        R, length = U @ Vt, 2.0 * length
+    np.testing.assert_allclose(model.hash_function_.projection, P @ R, atol=1e-9)
+
+
 def test_mfh_as_printed(data: Any) -> None:
     X, y = data
     model = MFH(n_bits=4, ridge=1e-3).fit(X, y)
@@ -383,3 +441,106 @@ def test_mfh_as_printed(data: Any) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-8)
     with pytest.raises(InputError, match="90 bits need as many eigenvectors, but 90 rows"):
         MFH(n_bits=90).fit(X, y)
+
+
+def _objective(z: np.ndarray, group: np.ndarray, H: np.ndarray) -> float:
+    S = np.where(group[:, None] == group, 1.0, -1.0)
+    return float(z @ ((H.shape[1] + 1) * S - H @ H.T) @ z)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bits_of_fasth_are_raised_until_no_row_raises_them(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    group, H = np.arange(12) % 3, rng.choice([-1.0, 1.0], (12, 2))
+    start = rng.choice([-1.0, 1.0], 12)
+    found = Similar(2.0 * np.eye(3) - 1.0, group).raise_objective(start, H)
+    value = _objective(found, group, H)
+    for i in range(12):
+        other = found.copy()
+        other[i] *= -1.0
+        assert _objective(other, group, H) <= value
+    for g in range(3):
+        for sign in (1.0, -1.0):
+            assert _objective(np.where(group == g, sign, found), group, H) <= value
+    bits = 2.0 * np.array(list(np.ndindex(*(2,) * 12))) - 1.0
+    S = np.where(group[:, None] == group, 1.0, -1.0)
+    every = np.einsum("ki,ij,kj->k", bits, 3.0 * S - H @ H.T, bits)
+    assert value >= np.quantile(every, 0.99)
+
+
+def test_fasth_starts_at_the_first_eigenvector(data: Any) -> None:
+    group = data[1]
+    H = np.random.default_rng(1).choice([-1.0, 1.0], (len(group), 3))
+    similar = Similar(2.0 * np.eye(4) - 1.0, group)
+    R = 4.0 * np.where(group[:, None] == group, 1.0, -1.0) - H @ H.T
+    first = np.sign(la.eigh(R)[1][:, -1])
+    assert abs(similar.spectral_bit(H, np.random.default_rng(0)) @ first) == len(group)
+
+
+def test_fasth_bit_by_bit(data: Any) -> None:
+    """Each bit is grown to what labels ask beside the bits that the trees before it gave."""
+    X, y = data
+    model = FastH(n_bits=4, max_iter=6).fit(X, y)
+    rows, group = sampled(model)
+    said, rng = signs(model, rows), generator(0, "trees")
+    similar = Similar(2.0 * np.eye(4) - 1.0, group)
+    for k in range(4):
+        z = similar.raise_objective(similar.spectral_bit(said[:, :k], rng), said[:, :k])
+        grown = HistGradientBoostingClassifier(
+            learning_rate=0.3,
+            max_iter=6,
+            max_depth=4,
+            max_leaf_nodes=None,
+            min_samples_leaf=5,
+            max_features=0.1,
+            early_stopping=False,
+            random_state=int(rng.integers(2**31)),
+        ).fit(rows, z)
+        np.testing.assert_allclose(
+            model.project(X)[:, k], grown.decision_function(X), rtol=1e-12, atol=1e-12
+        )
+    shorter = FastH(n_bits=2, max_iter=6).fit(X, y)
+    np.testing.assert_array_equal(signs(shorter, X), signs(model, X)[:, :2])
+
+
+def test_trees_vote_as_they_are_walked() -> None:
+    rng = np.random.default_rng(0)
+    feature = rng.integers(0, 5, (3, 4, 7))
+    threshold, vote = rng.normal(size=(3, 4, 7)), rng.normal(size=(3, 4, 8))
+    X = rng.normal(size=(50, 5)).astype(np.float32)
+    X[0, :] = threshold[0, 0, 0]  # up to the threshold is left
+    X[1, feature[1, 1, 0]] = np.float32(threshold[1, 1, 0])
+
+    def walk(x: np.ndarray, bit: int, tree: int) -> float:
+        node = 0
+        while node < 7:
+            right = float(x[feature[bit, tree, node]]) > threshold[bit, tree, node]
+            node = 2 * node + 1 + right
+        return float(vote[bit, tree, node - 7])
+
+    expected = [[sum(walk(x, b, t) for t in range(4)) for b in range(3)] for x in X]
+    trees = BoostedTrees(None, feature, threshold, vote)
+    np.testing.assert_allclose(trees.scores(X), expected, rtol=1e-14)
+    np.testing.assert_array_equal(trees.signs(X)[0], np.array(expected) > 0)
+    np.testing.assert_array_equal(trees.signs(np.where(X[2] == X, np.nan, X))[1], [2])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("feature", lambda a: a + 6, "names features that do not exist"),
+        ("feature", lambda a: a - 1, "names features that do not exist"),
+        ("vote", lambda a: a[..., :-1], "trees.vote has shape"),
+        ("threshold", lambda a: a[:, :-1], "trees.threshold has shape"),
+    ],
+)
+def test_damaged_trees_are_refused(
+    data: Any, tmp_path: Path, name: str, damage: Any, message: str
+) -> None:
+    model = FastH(n_bits=4, max_iter=2).fit(*data)
+    function: Any = model.hash_function_
+    damaged = replace(function, **{name: damage(getattr(function, name))})
+    model._adopt(replace(model._model, hash_function=damaged))
+    model.save(tmp_path / "m.sadih")
+    with pytest.raises(FormatError, match=message):
+        load_model(tmp_path / "m.sadih")

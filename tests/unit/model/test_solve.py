@@ -8,6 +8,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 from sadih_dask import SADIH
+from sadih_dask.errors import InputError
 from sadih_dask.model.methods.classifier import ClassCodes
 from sadih_dask.model.parameters import PARAMETERS
 from sadih_dask.model.solve import Family, learn
@@ -72,6 +73,8 @@ def test_models_of_several_lengths_are_those_of_refits() -> None:
         assert found.fingerprint_ == expected.fingerprint_
         np.testing.assert_array_equal(found.label_codes_, expected.label_codes_)
     assert model.n_bits == 8
+    with pytest.raises(InputError, match="n_bits=100000; expected a whole number from 1 to 2048"):
+        model.at_lengths([8, 100_000])
 
 
 def test_many_classes_are_told_apart_as_well_as_by_a_classifier() -> None:

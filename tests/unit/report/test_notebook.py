@@ -15,6 +15,7 @@ from sadih_dask.errors import InputError
 from sadih_dask.ingest import Ingested
 from sadih_dask.learning.objective import Objective, Record, Trace
 from sadih_dask.learning.statistics import Statistics
+from sadih_dask.model.methods import method_class
 from sadih_dask.report import figures
 from sadih_dask.report.figures import Curve
 from sadih_dask.report.notebook import bars, code_grid, html, plot, sparkline
@@ -74,6 +75,19 @@ def test_a_model_says_which_hash_function_was_chosen() -> None:
         SADIH(n_bits=8, anchors=None, encoder="posterior").fit(x, y).hash_function_
     )
     assert "posterior" in card(html(model)).text
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("itq", "affine"), ("class-codes", "vote of classes"), ("fasth", "decision trees")],
+)
+def test_models_of_other_methods_have_cards(name: str, said: str) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 8)), rng.integers(0, 3, 60)
+    model = method_class(name)(n_bits=4).fit(x, y)
+    found = card(html(model)).text.replace("\n", "")
+    assert type(model).__name__ in found
+    assert f"hash function{said}" in found
 
 
 def test_a_model_that_is_not_fitted() -> None:

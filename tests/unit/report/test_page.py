@@ -273,5 +273,5 @@ except Exception as error:
     print(type(error).__name__, error)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.startswith("InputError figures need matplotlib")
+    assert run.stdout.startswith("InputError a figure needs matplotlib")
     assert "pip install 'sadih-dask[report]'" in run.stdout

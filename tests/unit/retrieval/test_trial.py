@@ -81,6 +81,19 @@ def test_the_order_and_the_sign_of_bits_do_not_matter() -> None:
     assert trial(-B[::-1]) == pytest.approx(value, abs=1e-9)
 
 
+def test_nested_codes_are_judged_by_their_prefixes_too() -> None:
+    statistics, problem = pose(40)
+    parts = hold_out(statistics, 1e-3)
+    alone, nested = (Trial(statistics, parts, "ridge", 0, kind) for kind in (False, True))
+    B = random_codes(problem, 0)
+    mean = np.mean([alone(B[:k]) for k in (16, 32, 40)])
+    assert nested(B) == pytest.approx(mean, abs=1e-12)
+    assert nested(B) != pytest.approx(alone(B), abs=1e-4)
+    [closed], [plain] = (trial.choose(B, [2.0], [0.0]).qualities[:1] for trial in (nested, alone))
+    assert closed == nested(B)
+    assert plain == alone(B)
+
+
 def test_codes_that_are_all_equal_are_no_better_than_chance() -> None:
     statistics, problem = pose()
     trial = Trial(statistics, hold_out(statistics, 1e-3), "ridge", 0)

@@ -86,6 +86,7 @@ def test_every_parameter_of_the_estimator_can_be_set() -> None:
         ("modell.n_bits=8", "did you mean model?"),
         ("source.rows=8", "'rows' is not a setting"),
         ("model.n_bits=0", "greater than or equal to 1"),
+        ("evaluation.bits=[8, 100000]", "less than or equal to 2048"),
         ("model.n_bits=many", "valid integer"),
         ("model.n_bits=8.5", "valid integer"),
         ("model.encoder=rigde", "'ridge'"),

@@ -244,13 +244,13 @@ def test_nothing_to_append_is_no_commit(tmp_path: Path) -> None:
     assert (store.n_rows, store.generation) == (6, 1)
 
 
-def test_365_nights_are_few_segments(tmp_path: Path) -> None:
-    store = create(tmp_path / "s", 0, 10, chunk_rows=64)
-    for night in range(365):
+def test_120_nights_are_few_segments(tmp_path: Path) -> None:
+    store = create(tmp_path / "s", 0, 10, chunk_rows=16)
+    for night in range(120):
         store.append(**table(10 + night, 11 + night))
-        assert len(store.segments) <= 2 + store.n_rows // 32
-    assert_holds(store, range(375))
-    assert len(store.segments) <= 8
+        assert len(store.segments) <= 2 + store.n_rows // 8
+    assert_holds(store, range(130))
+    assert len(store.segments) <= 10
     # A segment has five documents and a chunk of each of three arrays
     kept = 2 * (len(store.segments) + commits.KEPT_GENERATIONS) + 2
     assert len(files_of(tmp_path / "s")) < 8 * kept + 64
@@ -258,7 +258,7 @@ def test_365_nights_are_few_segments(tmp_path: Path) -> None:
     folders = [path for path in (tmp_path / "s/segments").iterdir() if path.is_dir()]
     assert len(folders) <= len(store.segments) + commits.KEPT_GENERATIONS
     compacted = store.compact(one_segment=True)
-    assert [len(compacted.segments), compacted.chunks] == [1, (64,) * 5 + (55,)]
+    assert [len(compacted.segments), compacted.chunks] == [1, (16,) * 8 + (2,)]
     assert compacted.fingerprint() == store.fingerprint()
 
 

@@ -91,4 +91,4 @@ def test_behind_a_url_the_server_copies(tmp_path: Path) -> None:
     made = CodeStore.create("memory://clones/a.zarr", codes(50), n_bits=16, model="m")
     clone = made.clone("memory://clones/b.zarr")
     np.testing.assert_array_equal(clone.read("codes"), codes(50))
-    assert commit.collect(clone._snapshot.files, CodeStore.schema, CodeStore.kind) == []
+    assert commit.collect(clone._snapshot.files, CodeStore.kind) == []

@@ -144,7 +144,6 @@ def test_a_store_leads_to_no_other_place(tmp_path: Path, where: object) -> None:
     path = tmp_path / "s" / "zarr.json"
     document = json.loads(path.read_bytes())
     record = document["attributes"]["sadih_dask"]
-    assert record["version"] == 3
     record["segments"][0]["foreign"] = where
     del record["checksum"]
     record["checksum"] = crc32c(canonical_json(record))

@@ -106,8 +106,8 @@ def test_the_same_in_the_metadata_of_the_arrays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 4}, "has format version 4, this release reads 3; upgrade"),
-        ({"version": "2"}, "has no known format version"),
+        ({"version": 4}, "has format version 4, this release reads 2: upgrade"),
+        ({"version": "2"}, "has format version '2', this release reads 2"),
         ({"format": "sadih-codes"}, "holds 'sadih-codes', expected 'sadih-features'"),
         ({"uid": "../../etc"}, "'../../etc' is not an id"),
         ({"commit": "x" * 32}, "is not an id"),

@@ -307,11 +307,13 @@ def test_what_is_not_a_store_says_so(tmp_path: Path) -> None:
         FeatureStore.open(tmp_path)
 
 
-def test_a_store_of_version_1_says_what_to_do(tmp_path: Path) -> None:
+def test_a_store_of_another_version_says_what_to_do(tmp_path: Path) -> None:
     record = {"format": "sadih-features", "version": 1, "generation": 3, "checksum": 7}
     document = {"zarr_format": 3, "node_type": "group", "attributes": {"sadih_dask": record}}
     (tmp_path / "zarr.json").write_text(json.dumps(document))
-    with pytest.raises(FormatError, match=r"version 1, which .*Ingest its source files again"):
+    with pytest.raises(
+        FormatError, match=r"version 1, this release reads 2: .*ingest its source files again"
+    ):
         FeatureStore.open(tmp_path)
     for overwrite in (False, True):
         with pytest.raises(ConflictError, match=r"left alone; choose another path .*version 1"):
