@@ -96,7 +96,7 @@ def drawings(found: Retrieval) -> Iterator[Drawing]:
         chosen = " The queries go from the worst to the best average precision, evenly."
         yield replace(drawing, caption=drawing.caption + chosen)
     if isinstance(model := found.model, SADIH) and (tried := model.openness_curve()):
-        opening = model.hash_function_.opening
+        opening = getattr(model.hash_function_, "opening", None)
         weight = 0.0 if opening is None else opening.weight
         has = min(tried, key=lambda choice: abs(choice.openness * choice.reach - weight))
         yield figures.openness_curve(tried, has.openness, asked=model.openness != "auto")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 
 from sadih_dask.compute.blas import one_blas_thread
-from sadih_dask.learning.encoders import BY_REGRESSION
+from sadih_dask.learning.encoders import BY_REGRESSION, HashFunction
 from sadih_dask.model.estimator import Hasher, Learned
 from sadih_dask.model.scanning import Scanned, known_scan
 from sadih_dask.model.solve import learn
@@ -108,7 +108,7 @@ class SADIH(Hasher):
         """The hash function that the model has: what was asked for, or what "auto" has chosen."""
         if self.encoder != "auto":
             return self.encoder
-        function = self.hash_function_
+        function = cast(HashFunction, self.hash_function_)  # which has no trees
         voting: EncoderKind = "discriminant" if function.logarithmic else "posterior"
         return "ridge" if function.mixture is None else voting
 
@@ -120,12 +120,12 @@ class SADIH(Hasher):
         """
         if self.statistics_ is None or self.encoder_ not in BY_REGRESSION:
             return []
+        function, given = cast(HashFunction, self.hash_function_), self.openness
         validation = known_scan(self).validation
         ridge = validation.penalty if isinstance(self.ridge, str) else self.ridge
         trial = validation.trial(ridge, self.encoder_, self.start == "nested")
         if trial is None:
             return []
-        function, given = self.hash_function_, self.openness
         codes = np.where(unpack(self.label_codes_, function.n_bits).T, 1.0, -1.0)
         grid = {*OPENNESS_GRID, *(() if isinstance(given, str) else (given,))}
         with one_blas_thread():
