@@ -35,7 +35,7 @@ def _number(*words: str, text: str, **how: Any) -> options.Decorator:
 @_number("--features", "n_features", text="Of a row.", required=True)
 @_number("--workers", text="Processes.", default=1)
 @_number("--cores", text="Of a worker.", default=2)
-@_number("--threads", text="Of a worker.  [default: its cores; four times as many on s3]")
+@_number("--threads", text="Of a worker.  [default: its cores]")
 @click.option(
     "--memory", callback=options.parse_size, metavar="BYTES", help="Of a worker, to be checked."
 )

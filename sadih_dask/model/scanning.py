@@ -41,6 +41,10 @@ from sadih_dask.types import Array, Ints
 
 REMOVED_ROWS = 1 << 16
 """Deleted rows that are read at once."""
+ONE_CLASS = (
+    "all rows carry the same labels, that is one class; codes can only tell classes apart when "
+    "there are two or more. Add rows of another class"
+)
 CheckpointLike: TypeAlias = Checkpoint | str | os.PathLike[str] | None
 """A checkpoint, or the path or URL of one."""
 
@@ -75,14 +79,17 @@ class Scanned:
     def check_classes(self) -> None:
         """Refuse rows among which there is nothing to tell apart."""
         if self.statistics.groups.n_groups < 2:
-            raise LabelError(
-                "all rows carry the same labels, that is one class; codes can only tell classes "
-                "apart when there are two or more. Add rows of another class"
-            )
+            raise LabelError(ONE_CLASS)
 
     def warn(self, n_bits: int) -> None:
         """Warn of labels that are probably not meant so, and of codes too short for them."""
         warn_of_labels(self.classes, self.statistics.counts, self.multi_label, n_bits)
+
+
+def check_several_classes(X: Any) -> None:
+    """Refuse a store of one class before it is read, not after."""
+    if isinstance(X, FeatureStore) and len(X.class_names) == 1 and len(X.shape("labels")) == 1:
+        raise LabelError(f"{X.url}: {ONE_CLASS}")
 
 
 def scan_rows(model: Learner, X: Any, y: Any, checkpoint: CheckpointLike = None) -> Scanned:

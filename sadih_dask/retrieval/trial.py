@@ -37,6 +37,8 @@ MOST_LOST = 0.005
 MORE_ERRORS = 0.1
 """And as a share of what these lack to 1: rows that differ from the sample err more, in proportion.
 """
+WORTH = 0.002
+"""What classes to come must gain in the mean of all: less may as well be chance."""
 CLASS_FOLDS = 3
 LEAST_CLASSES = 6
 """Classes from which on some are left out whole: two in each fold."""
@@ -193,7 +195,7 @@ def best_of(tried: Sequence[Choice]) -> Choice:
     best = np.fmax.reduce([choice.qualities[:2] for choice in tried])
     least = best - np.minimum(MOST_LOST, MORE_ERRORS * (1.0 - best))
     good = [choice for choice in tried if not np.any(choice.qualities[:2] < least)]
-    return max(good or tried, key=lambda choice: _mean(choice.qualities))
+    return max(good or tried, key=lambda c: _mean(c.qualities) - WORTH * (c.openness > 0.0))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -35,9 +35,10 @@ class SADIH(Hasher):
     solver : {"exact", "paper"}, default="exact"
         "exact" minimises in every step, so the objective never rises (with the l21 loss); "paper"
         runs the equations as printed.
-    start : {"separated", "random"}, default="separated"
-        Codes to start from: well separated and easy to predict from the features, or the paper's
-        random ones.
+    start : {"separated", "nested", "random"}, default="separated"
+        Codes to start from: well separated and easy to predict from the features; "nested" ones,
+        whose first 16, 32, 64, ... bits are that as well and serve as codes of that length; or the
+        paper's random ones.
     encoder : {"auto", "posterior", "discriminant", "ridge", "orthogonal", "lemma"}, default="auto"
         Hash function for rows without labels: a vote of the label groups' codes weighted by how
         likely each group is, which ridge regression or linear discriminants say; ridge regression
