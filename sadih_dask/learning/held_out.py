@@ -6,14 +6,20 @@ to the statistics of all rows: new. Whatever has to be chosen is chosen by them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import scipy.linalg as la
 
 from sadih_dask.errors import InputError
-from sadih_dask.learning.encoders import regress_codes, vote
+from sadih_dask.learning.encoders import (
+    group_likelihoods,
+    regress_codes,
+    vote,
+    vote_by_logarithms,
+)
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.problem import Problem
 from sadih_dask.learning.sample import USED_ROWS
@@ -30,6 +36,10 @@ CLOSE = 0.5
 for rows that are unlike those learned from."""
 DEFAULT_PENALTY = 1e-2
 """Where no row can be left out: of few rows a safe choice."""
+SHRINKAGES = (1e-2, 1e-1, 1.0)
+"""What may be added to the variances within groups, in terms of a feature's variance."""
+COMPARED_GROUPS = 2048
+"""Groups among which a shrinkage has to find those of rows, at most."""
 ROUNDING = 1e-5
 """Part of a column's scatter that is rounding error of products in float32, or less."""
 TARGETS = 256
@@ -54,6 +64,7 @@ class HeldOut:
     features: Floats
     group: Ints
     ridge: float
+    _likelihoods: dict[float, Floats] = field(default_factory=dict, init=False)
 
     @cached_property
     def problem(self) -> Problem:
@@ -79,12 +90,38 @@ class HeldOut:
         found[:, self.kept] = self.features @ self.problem.group_coefficients + share
         return found
 
-    def label_scores(self, kind: EncoderKind, B: Floats, sharpness: float) -> Floats:
+    def label_scores(
+        self, kind: EncoderKind, B: Floats, sharpness: float, shrinkage: float = SHRINKAGES[-1]
+    ) -> Floats:
         """Scores of the rows, (q, l), as a hash function of the others would have them."""
         if kind == "posterior":
             return vote(self.scores, B.T, sharpness)
+        if kind == "discriminant":
+            return vote_by_logarithms(self.likelihoods(shrinkage), B.T[self.kept], sharpness)
         coefficients, intercept = regress_codes(self.problem, B[:, self.kept])
         return np.asarray(self.features @ coefficients + intercept)
+
+    def likelihoods(self, shrinkage: float) -> Floats:
+        """Logarithms of the likelihoods of the groups that the others have, (q, g')."""
+        if shrinkage not in self._likelihoods:
+            problem = replace(self.problem, ridge=shrinkage)
+            self._likelihoods[shrinkage] = group_likelihoods(problem, self.features, slice(None))
+        return self._likelihoods[shrinkage]
+
+    def n_found(self, shrinkage: float) -> int:
+        """Rows whose group is the likeliest, of theirs and some others."""
+        theirs = np.isin(self.kept, self.group)
+        others = np.flatnonzero(~theirs)[: max(0, COMPARED_GROUPS - int(theirs.sum()))]
+        groups = np.concatenate([np.flatnonzero(theirs), others])
+        problem = replace(self.problem, ridge=shrinkage)
+        found = group_likelihoods(problem, self.features, groups).argmax(axis=1)
+        return int(np.sum(self.kept[groups[found]] == self.group))
+
+
+def choose_shrinkage(parts: Sequence[HeldOut]) -> float:
+    """What shall be added to the variances within groups, of `SHRINKAGES`: rows left out decide."""
+    found = [sum(part.n_found(shrinkage) for part in parts) for shrinkage in SHRINKAGES]
+    return max(zip(found, SHRINKAGES, strict=True))[1]
 
 
 def hold_out(statistics: Statistics, ridge: float, *, balanced: bool = False) -> list[HeldOut]:

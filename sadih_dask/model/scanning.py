@@ -7,7 +7,7 @@ changes nothing in it but the note of its columns.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -58,6 +58,7 @@ class Scanned:
     seed         what anchors were drawn from, and starting codes will be
     coverage     the rows of a store that are in the statistics; None if there are others
     n_rows_loaded   rows that were not read, because a checkpoint had what they come to
+    shared       what methods have found in it that does not depend on the code length
     """
 
     statistics: Statistics
@@ -67,11 +68,13 @@ class Scanned:
     seed: int
     coverage: Coverage | None = None
     n_rows_loaded: int = 0
+    shared: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def validation(self) -> Validation:
         """What left-out rows say; models of several code lengths that learn from this share it."""
-        return Validation(self.statistics, self.seed)
+        anchored = self.anchor_map is not None
+        return Validation(self.statistics, self.seed, anchored=anchored)
 
     def check_classes(self) -> None:
         """Refuse rows among which there is nothing to tell apart."""
