@@ -224,7 +224,7 @@ class AskedRows:
             for name, of_it in experiments.items()
             if beside
         }
-        worst: tuple[ClassQuality, ...] = ()
+        worst: tuple[ClassQuality, ...] | None = None
         if (fresh := found.get("fresh")) is not None:
             (experiment,), rows = experiments["fresh"], self._split.held_out
             found_by = rows.asked, fresh.average_precision

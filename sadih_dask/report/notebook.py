@@ -29,6 +29,7 @@ from sadih_dask.report.code_statistics import shares
 from sadih_dask.report.html import fill, score, size
 from sadih_dask.retrieval.codes import unpack
 from sadih_dask.retrieval.evaluation import Evaluation, Protocols
+from sadih_dask.retrieval.failures import NONE_FAILS
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
 from sadih_dask.retrieval.trees import BoostedTrees
 from sadih_dask.stores import CodeStore, FeatureStore
@@ -243,8 +244,11 @@ def _(thing: Evaluation | Protocols) -> str:
     note = TIES
     if isinstance(thing, Protocols):
         rows += _baseline_rows(thing)
-        worst = "; ".join(f"{c.name} {score(c.map)} ({c.confusions})" for c in thing.worst_classes)
-        note += f" Classes that find least, and what they are taken for: {worst}." if worst else ""
+        if thing.worst_classes:
+            each = (f"{c.name} {score(c.map)} ({c.confusions})" for c in thing.worst_classes)
+            note += f" Classes that find least, and what they are taken for: {'; '.join(each)}."
+        elif thing.worst_classes is not None:
+            note += f" Of fresh rows, {NONE_FAILS}."
     heads = ["", *(protocol or "value" for protocol in known)]
     lines = {name: (e.recall, e.precision) for name, e in known.items()}
     recall = plot(lines, ("recall", "precision"), "Precision against recall", top=1.0)

@@ -20,6 +20,7 @@ from sadih_dask.report.code_statistics import BitCounts, Buckets, NeighbourPictu
 from sadih_dask.report.html import count, duration, fill, inline_svg, score, size
 from sadih_dask.retrieval.codes import n_bytes
 from sadih_dask.retrieval.evaluation import HEADLINE, PROTOCOLS, Evaluation, Protocols
+from sadih_dask.retrieval.failures import NONE_FAILS
 
 if TYPE_CHECKING:
     from sadih_dask.report.figures import Drawing
@@ -139,6 +140,7 @@ def render(
         baselines=protocols.baselines,
         absent=protocols.absent,
         worst_classes=protocols.worst_classes,
+        none_fails=NONE_FAILS,
         codes=dict(_codes(found)),
         figures=as_figures(drawn),
         data={

@@ -13,7 +13,7 @@ import numpy as np
 
 from sadih_dask.errors import Argument, InputError, Remedy
 from sadih_dask.retrieval import metrics
-from sadih_dask.retrieval.failures import ClassQuality
+from sadih_dask.retrieval.failures import NONE_FAILS, ClassQuality
 from sadih_dask.retrieval.histograms import Histograms
 from sadih_dask.retrieval.metrics import RECALL_GRID, mean_of_known, standard_error
 from sadih_dask.types import Floats, Ints
@@ -193,7 +193,8 @@ class Protocols:
     Each of `PROTOCOLS` is a field, None where it was not measured; ``absent`` says why.
     ``baselines`` are what else there is to rank by, on the same held-out rows, by protocol and
     name: the codes themselves, and floors and ceilings. ``worst_classes`` are those whose fresh
-    rows find least, the worst first, and what they are taken for.
+    rows find least, the worst first, and what they are taken for: empty where every class finds
+    all of its own, None where it was not measured.
     """
 
     learned: Evaluation | None = None
@@ -202,7 +203,7 @@ class Protocols:
     unseen: Evaluation | None = None
     baselines: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
-    worst_classes: tuple[ClassQuality, ...] = ()
+    worst_classes: tuple[ClassQuality, ...] | None = None
 
     @property
     def known(self) -> dict[str, Evaluation]:
@@ -240,7 +241,9 @@ class Protocols:
         }
         none = dict.fromkeys(PROTOCOLS)
         others = {"baselines": baselines, "absent": dict(self.absent)}
-        return none | known | others | {"worst_classes": [asdict(c) for c in self.worst_classes]}
+        worst = self.worst_classes
+        failing = None if worst is None else [asdict(one) for one in worst]
+        return none | known | others | {"worst_classes": failing}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Protocols:
@@ -257,7 +260,8 @@ class Protocols:
             }
             for protocol, names in values["baselines"].items()
         }
-        worst = tuple(map(ClassQuality.from_dict, values.get("worst_classes", ())))
+        failing = values.get("worst_classes")
+        worst = None if failing is None else tuple(map(ClassQuality.from_dict, failing))
         return cls(**known, baselines=baselines, absent=values["absent"], worst_classes=worst)
 
     def __repr__(self) -> str:
@@ -270,6 +274,8 @@ class Protocols:
             lines += [
                 f"{one.map:10.4f}  {one.name}: {one.confusions}" for one in self.worst_classes
             ]
+        elif self.worst_classes is not None:
+            lines += ["", f"fresh rows: {NONE_FAILS}"]
         return "\n".join(lines)
 
     def _baseline_lines(self) -> Iterator[str]:

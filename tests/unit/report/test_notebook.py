@@ -20,6 +20,7 @@ from sadih_dask.report import figures
 from sadih_dask.report.figures import Curve
 from sadih_dask.report.notebook import bars, code_grid, html, plot, sparkline
 from sadih_dask.retrieval.evaluation import Protocols
+from sadih_dask.retrieval.failures import NONE_FAILS
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
 from tests.support.reports import digits
 
@@ -149,6 +150,17 @@ def test_an_evaluation_shows_every_number_and_every_protocol() -> None:
     assert alone.names.count("svg") == 2
     assert "encoded" not in alone.text
     assert "encoded" not in card(html(Protocols(protocols.learned, None))).text
+
+
+def test_a_card_says_which_classes_find_least_or_that_none_does() -> None:
+    protocols = all_protocols()
+    assert protocols.worst_classes
+    assert "Classes that find least" in card(html(protocols)).text
+    none = Protocols.from_dict({**protocols.to_dict(), "worst_classes": []})
+    assert NONE_FAILS in card(html(none)).text
+    assert NONE_FAILS in repr(none)
+    unknown = Protocols.from_dict({**protocols.to_dict(), "worst_classes": None})
+    assert NONE_FAILS not in repr(unknown) + card(html(unknown)).text
 
 
 def test_an_evaluation_without_anything_relevant() -> None:

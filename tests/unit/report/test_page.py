@@ -15,6 +15,7 @@ from sadih_dask.report import html as palette
 from sadih_dask.report.html import duration, inline_svg, score, size, value
 from sadih_dask.report.page import render
 from sadih_dask.retrieval.evaluation import Protocols
+from sadih_dask.retrieval.failures import NONE_FAILS, ClassQuality
 from tests.support.reports import HOSTILE, STARTED, digits, digits_report, hostile_report
 
 URL = re.compile(r"url\(\s*['\"]?([^)'\"]*)")
@@ -152,6 +153,23 @@ def test_without_figures_or_files_the_page_is_still_whole() -> None:
     assert "<figure" not in text
     assert "Table of files" not in text
     assert "What was run" in text
+
+
+def test_the_page_lists_classes_that_find_least_or_says_that_none_does() -> None:
+    def page_of(*worst: ClassQuality) -> str:
+        lengths = [
+            replace(one, protocols=replace(one.protocols, worst_classes=worst))
+            for one in digits().lengths
+        ]
+        found = replace(digits(), lengths=lengths)
+        return render("t", found, data={}, files={}, started=STARTED, seconds=1.0)
+
+    listed = page_of(ClassQuality("eight", 30, 0.9, (("three", 0.1),)))
+    assert "three 10%" in listed
+    assert NONE_FAILS not in listed
+    assert NONE_FAILS in page_of()
+    assert "Classes that find least" not in page_of()
+    assert NONE_FAILS not in report_of([0.5] * 4)  # where it was not measured
 
 
 def test_no_number_is_a_dash_and_the_best_is_marked() -> None:

@@ -53,18 +53,28 @@ def test_the_worst_come_first_with_what_they_are_taken_for() -> None:
     truth = np.repeat(np.arange(12), 20)
     centres = np.where(rng.random((12, 32)) < 0.5, 1.0, -1.0)
     centres[3] = centres[2]
-    codes = pack(centres[truth] + 0.3 * rng.standard_normal((240, 32)))
+    noise = np.where(truth == 11, 0.3, 1.2)[:, None]  # the last class finds all of its own
+    codes = pack(centres[truth] + noise * rng.standard_normal((240, 32)))
     groups, asked = group_rows(truth), np.arange(240)
     precision = metrics.average_precision(histograms_within(codes, groups, asked, 32))
     found = worst_classes(codes, groups, asked, precision, names)
     assert len(found) == 10
+    assert "l" not in {one.name for one in found}
     assert {found[0].name, found[1].name} == {"c", "d"}
     assert {found[0].confused[0][0], found[1].confused[0][0]} == {"c", "d"}
     assert [one.map for one in found] == sorted(one.map for one in found)
     assert found[0].map == pytest.approx(precision[truth == names.index(found[0].name)].mean())
     assert found[0].n_queries == 20
-    assert found[-1].confused == ()
-    assert found[-1].confusions == "none other"
     assert found[0].confusions.startswith(f"{found[0].confused[0][0]} ")
     restored = [ClassQuality.from_dict(json.loads(json.dumps(asdict(one)))) for one in found]
     assert tuple(restored) == found
+
+
+def test_classes_that_find_all_of_their_own_are_not_the_worst() -> None:
+    truth = np.repeat(np.arange(3), 5)
+    codes = np.array([0, 255, 15], np.uint8)[truth][:, None]
+    given = codes, group_rows(truth), np.arange(15)
+    assert worst_classes(*given, np.ones(15), "abc") == ()
+    lacking = worst_classes(*given, np.where(truth == 1, 0.9, 1.0), "abc")
+    assert [(one.name, one.confusions) for one in lacking] == [("b", "none other")]
+    assert len(worst_classes(*given, np.where(truth == 1, 1.0 - 1e-6, 1.0), "abc")) == 0
