@@ -256,13 +256,14 @@ def _line(record: Mapping[str, Any]) -> str:
 
 @click.command()
 @click.argument("directory")
-@click.argument("first", metavar="A")
+@click.argument("first", metavar="[A]", required=False)
 @click.argument("second", metavar="[B]", default="latest")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as a JSON object.")
-def compare_command(directory: str, first: str, second: str, as_json: bool) -> None:
+def compare_command(directory: str, first: str | None, second: str, as_json: bool) -> None:
     """Show what changed from run A to run B of DIRECTORY: settings, data, versions and metrics.
 
-    A and B are ids as `sadih runs` lists them, or the word latest.  [default for B: latest]
+    A and B are ids as `sadih runs` lists them, or the word latest.  [default for B: latest; for A:
+    the complete run before the latest]
     """
     from sadih_dask.errors import FormatError
     from sadih_dask.runs.directory import RunDirectory
@@ -270,8 +271,11 @@ def compare_command(directory: str, first: str, second: str, as_json: bool) -> N
 
     runs = RunDirectory(directory)
 
-    def record_of(name: str) -> dict[str, Any]:
-        run = (runs.latest() or name) if name == "latest" else name
+    latest = runs.latest()
+    first = first or runs.complete_before(latest)
+    first, second = ((latest or run) if run == "latest" else run for run in (first, second))
+
+    def record_of(run: str) -> dict[str, Any]:
         runs.manifest(run)  # says which runs there are, if it is none of them
         if (found := runs.record(run)) is None:
             raise FormatError(f"run {run} of {runs.url} was killed before it left a record")

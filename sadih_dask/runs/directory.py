@@ -271,7 +271,7 @@ class RunDirectory:
         """
         seen = self.seen()
         before = seen.run
-        chosen = run or self._complete_before(before)
+        chosen = run or self.complete_before(before)
         manifest = self.manifest(chosen)
         if not manifest["complete"]:
             raise FormatError(f"run {chosen} of {self.url} is not complete; choose another")
@@ -299,15 +299,17 @@ class RunDirectory:
             raise
         return before, chosen
 
-    def _complete_before(self, latest: str | None) -> str:
+    def complete_before(self, latest: str | None) -> str:
+        """The complete run that the latest came after, as far as none was rolled back."""
         if latest is None:
-            raise FormatError(f"{self.url} has no latest run; name the one that is to be it")
+            there = ", ".join(self.runs()) or "none"
+            raise FormatError(f"{self.url} has no latest run; name one that there is: {there}")
         unwanted = self.rejected()
         for run in self.lineage(latest)[1:]:
             manifest = self.manifest(run)
             if manifest["complete"] and manifest["stages"] not in unwanted:
                 return run
-        raise FormatError(f"{self.url} has no complete run before {latest}; nothing was changed")
+        raise FormatError(f"{self.url} has no complete run before {latest}")
 
     def rejected(self) -> list[dict[str, str]]:
         """Keys of the stages of results that were rolled back."""

@@ -268,6 +268,8 @@ def test_the_plan_does_nothing(here: Here, place: Path) -> None:
 
 def test_runs_are_listed_compared_and_rolled_back(here: Here, place: Path) -> None:
     first = run(here, place)
+    _, err = here("compare", place / "runs", code=1)
+    assert f"has no complete run before {first['id']}" in err
     second = run(here, place, "--set", "model.n_bits=8")
     out, _ = here("runs", place / "runs")
     assert re.search(rf"^  {first['id']} +complete", out, re.MULTILINE)
@@ -275,6 +277,8 @@ def test_runs_are_listed_compared_and_rolled_back(here: Here, place: Path) -> No
     out, _ = here("compare", place / "runs", first["id"])
     assert "model.n_bits  16 -> 8" in out
     assert "versions: the same" in out
+    assert here("compare", place / "runs")[0] == out
+    assert out.startswith(f"from {first['id']} to {second['id']}")
     both = json.loads(here("compare", place / "runs", first["id"], second["id"], "--json")[0])
     assert both["settings"] == [{"what": "model.n_bits", "first": 16, "second": 8}]
     out, _ = here("rollback", place / "runs")
