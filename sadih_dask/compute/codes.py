@@ -19,6 +19,7 @@ import numpy as np
 from sadih_dask.compute.encode import HashRows
 from sadih_dask.compute.rows import ArrayRows, StoreRows
 from sadih_dask.errors import Argument, DtypeError, InputError, Remedy
+from sadih_dask.files.filesystem import refuse_path
 from sadih_dask.learning.classes import Vocabulary, in_short
 from sadih_dask.retrieval.codes import check_bitorder, check_packed, n_bytes, reorder
 from sadih_dask.stores import CodeStore
@@ -281,6 +282,7 @@ def _read_queries(queries: Any, database: DatabaseCodes, order: BitOrder) -> Byt
 
 
 def _packed(codes: Any, name: str) -> Bytes:
+    refuse_path(codes, "CodeStore.open(path), or np.load(path) of an array")
     array: Array = np.asarray(codes)
     if array.dtype != np.uint8:
         raise DtypeError(

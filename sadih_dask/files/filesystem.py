@@ -598,6 +598,12 @@ class Status:
     modified: float
 
 
+def refuse_path(given: object, opened_by: str) -> None:
+    """Refuse a path where what is at it is expected; say what opens it."""
+    if isinstance(given, str | os.PathLike):
+        raise InputError(f"{os.fspath(given)!r} is a path; open what is there: {opened_by}")
+
+
 def is_url(path: str) -> bool:
     """Tell what only a client library reaches from what lies on this machine."""
     return local_path(path) is None

@@ -13,6 +13,7 @@ import sklearn
 
 from sadih_dask.compute.run import computed, is_lazy
 from sadih_dask.errors import InputError
+from sadih_dask.files.filesystem import refuse_path
 
 
 def as_arrays(X: Any, *, lengths: bool | None = None) -> Any:
@@ -21,6 +22,7 @@ def as_arrays(X: Any, *, lengths: bool | None = None) -> Any:
     Everything else, and an `xarray.DataArray` in memory, as an array in memory or as it came.
     ``lengths`` has the rows of a data frame's partitions counted, for which they are computed.
     """
+    refuse_path(X, "FeatureStore.open(path), or np.load(path) of an array")
     if _is_a(X, "zarr", "Array"):
         return da.from_zarr(X)
     if _is_a(X, "xarray", "DataArray"):

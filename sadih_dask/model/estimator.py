@@ -514,10 +514,9 @@ class Hasher(
         rows = np.asarray(X)[None] if np.ndim(X) == 1 else X
         scores = in_memory(self._map(rows, ScoreRows(self.hash_function_), "project"))
         projections = None if symmetric else scores
-        if not isinstance(codes, CodeStore):
-            codes = reorder(np.asarray(codes), bitorder, "little")
         given: dict[str, Any] = {"projections": projections, "where": where, "progress": progress}
-        found: Neighbours = search(codes, pack(scores), k, bitorder="little", **given)
+        queries = reorder(pack(scores), "little", bitorder)
+        found: Neighbours = search(codes, queries, k, bitorder=bitorder, **given)
         return found
 
     def check_codes(self, codes: Any) -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.exceptions import NotFittedError
 
-from sadih_dask import SADIH
+from sadih_dask import SADIH, search
 from sadih_dask.errors import DtypeError, InputError, LabelError, NonFiniteError, SadihError
 from tests.support.datasets import blobs, tagged_blobs
 from tests.support.models import QUICK
@@ -389,3 +390,16 @@ def test_a_failed_fit_leaves_a_fitted_model_as_it_was() -> None:
         model.fit(data[0][:, :3], labels)
     assert model.n_features_in_ == 5
     assert np.array_equal(model.transform(data[0]), codes)
+
+
+def test_a_path_where_rows_or_codes_belong_is_refused_with_what_opens_it() -> None:
+    data = blobs(60, 5, 3)
+    model = SADIH(n_bits=8, anchors=None).fit(*data)
+    codes = model.transform(data[0])
+    with pytest.raises(InputError, match=r"'codes\.zarr' is a path; .*CodeStore\.open"):
+        model.search("codes.zarr", data[0])
+    with pytest.raises(InputError, match=r"CodeStore\.open"):
+        search(Path("codes.zarr"), codes)
+    for use in (model.transform, model.fit, partial(model.search, codes)):
+        with pytest.raises(InputError, match=r"'x\.npy' is a path; .*FeatureStore\.open.*np\.load"):
+            use(Path("x.npy"))
