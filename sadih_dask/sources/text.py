@@ -8,6 +8,7 @@ column each, are decoded by Arrow, as 64-bit numbers.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -136,8 +137,13 @@ def _number_batches(
                 yield first, batch
                 first += batch.num_rows
         except pa.ArrowInvalid as error:
+            said = re.sub(  # Arrow counts columns of the file
+                r"CSV column #(\d+)",
+                lambda found: f"column {shape.columns[int(found[1])]!r}",
+                f"{error}",
+            )
             raise InputError(
-                f"{path}: after row {first}: {error}. Features must be numbers, as many in each "
+                f"{path}: after row {first}: {said}. Features must be numbers, as many in each "
                 "line as the first one has; mend it, or name other columns."
             ) from error
 
