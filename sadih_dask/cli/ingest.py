@@ -140,7 +140,10 @@ def _report(done: Ingested) -> None:
     if done.n_dropped:
         echo(f"{done.n_dropped:,} rows without a label were left out.")
     if "labels" not in done.store.arrays:
-        echo("It has no labels (--labels): its rows can be hashed, but not learned from.")
+        echo(
+            "It has no labels (--labels): any model hashes its rows, and methods that need none "
+            "learn from them (sadih fit --method itq)."
+        )
 
 
 def _parts(

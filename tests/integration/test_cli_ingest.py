@@ -24,6 +24,7 @@ def test_queries_are_held_out_of_every_file_that_comes(tmp_path: Path, here: Her
     words = [tmp_path / "d", "--hold-out", 0.25, "--queries", tmp_path / "q", "--seed", 3, "-q"]
     saved(tmp_path / "x1.npy", 0, 400)
     out, _ = here("ingest", tmp_path / "x*.npy", *words)
+    assert "methods that need none learn from them (sadih fit --method itq)" in out
     assert out.count("written now") == 2
     saved(tmp_path / "x2.npy", 400, 500)
     here("ingest", tmp_path / "x*.npy", *words, "--append")
