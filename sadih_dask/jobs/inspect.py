@@ -124,8 +124,6 @@ def inspect(url: str | os.PathLike[str]) -> StoreDescription | ModelDescription:
             size = file.seek(0, os.SEEK_END)
         return _describe_model(os.fspath(url), size, read_model(url))
     files = connect(url, follow_links=False)
-    if isinstance(files, LocalFiles) and not files.root.exists():
-        raise InputError(f"{files.url} does not exist")
     kind = _kind_of(files)
     root, _ = read_root(files, kind.kind)
     if not root.segments:
@@ -142,6 +140,8 @@ def open_store(url: str | os.PathLike[str]) -> Store:
 
 
 def _kind_of(files: Files) -> type[FeatureStore] | type[CodeStore]:
+    if isinstance(files, LocalFiles) and not files.root.exists():
+        raise InputError(f"{files.url} does not exist")
     try:
         document = load_json(files.read(ROOT, ROOT_LIMIT), f"{files.url}: {ROOT}")
     except (FileNotFoundError, NotADirectoryError):
