@@ -85,3 +85,5 @@ def test_all_is_every_extra_of_users() -> None:
     (everything,) = extras["all"]
     named = set(everything.partition("[")[2].rstrip("]").split(","))
     assert named == set(extras) - {"all", "bench", "dev", "docs"}
+    told = (ROOT / "pipelines/docs/guide/install.md").read_text()
+    assert not [name for name in named if f"`{name}`" not in told]
