@@ -10,11 +10,12 @@ Where the way out is an argument, the error carries it as data (`Remedy`): in Py
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -177,7 +178,7 @@ def require(module: str, purpose: str) -> Any:
 
 def lacking(module: str, purpose: str) -> str | None:
     """Say that an optional library is missing, as `require` does, if it is; nothing is imported."""
-    return _lacking(module, purpose) if importlib.util.find_spec(module) is None else None
+    return _lacking(module, purpose) if find_spec(module) is None else None
 
 
 def _lacking(module: str, purpose: str) -> str:

@@ -54,7 +54,7 @@ def encode_command(
 @click.option(
     "--model",
     type=click.Path(dir_okay=False),
-    help="Hash QUERIES first: a feature store, or a .npy file of features.",
+    help="Hash QUERIES first: a feature store, or a file of features.",
 )
 @click.option(
     "--symmetric",

@@ -124,6 +124,8 @@ def ingest_command(
         done = ingest(reads, Stores(store, queries), form)
     for one in done.values():
         _report(one)
+    if any(one.n_new for one in done.values()):
+        echo(f"From {next(iter(done.values())).store.source}.")
     warn(one for found in done.values() for one in found.advice)
 
 

@@ -133,6 +133,8 @@ def _print_plan(stages: Iterator[Mapping[str, Any]], as_json: bool) -> None:
             words.append(f"{format_bytes(stage['bytes'])} to read")
         if stage.get("memory") is not None:
             words.append(f"at most {format_bytes(stage['memory'])} of memory")
+        if stage.get("solving") is not None:
+            words.append(f"then about {stage['solving']:.2g} s of a processor to solve")
         echo(", ".join(words))
     echo("Nothing was done (--plan).")
 

@@ -100,7 +100,7 @@ def _of_labels(labels: LabelDescription, n_rows: int) -> Iterator[tuple[str, str
 
 def _of_model(model: ModelDescription) -> Iterator[tuple[str, str]]:
     yield "model", f"{model.url} ({_size(model.stored_bytes)})"
-    yield "codes", f"{model.n_bits} bits of {model.n_features} features"
+    yield "codes", f"{model.n_bits} bits of {model.n_features} features, by {model.method}"
     form = "several labels a row" if model.multi_label else "one class a row"
     yield "labels", f"{model.n_classes:,} classes, {model.n_groups:,} label groups, {form}"
     if model.n_rows_learned is None:

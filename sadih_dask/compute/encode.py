@@ -358,6 +358,27 @@ def coverage_of(codes: CodeStore) -> Coverage | None:
         return None
 
 
+def check_rows(codes: Any, rows: Any) -> None:
+    """Refuse a code store that says that it is of other rows than those of a store are now."""
+    if not isinstance(codes, CodeStore) or not isinstance(rows, FeatureStore):
+        return
+    if (seen := coverage_of(codes)) is None:
+        return
+    change = seen.difference(rows)
+    if change is None or not change.is_empty:
+        raise InputError(
+            f"{codes.url} does not hold codes of the rows of {rows.url} as it is now; encode it "
+            "again"
+        )
+
+
+def check_hashed(codes: CodeStore, rows: Any) -> None:
+    """Refuse codes that are not those of these rows, or not by the hash function."""
+    check_rows(codes, rows)
+    if (kind := codes.properties.get("protocol", "encoded")) != "encoded":
+        raise InputError(f"{codes.url} holds {kind} codes; encode the rows by the hash function")
+
+
 def change_since(codes: CodeStore, store: FeatureStore) -> Difference | None:
     """What has changed in a store since its rows were encoded.
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sadih_dask.compute.codes import DatabaseCodes, open_codes
+from sadih_dask.compute.encode import check_rows
 from sadih_dask.compute.rows import ArrayLabels, Groups, Labels, open_labels
 from sadih_dask.compute.run import Progress, reporting
 from sadih_dask.compute.tree import reduce_pairs
@@ -51,6 +52,8 @@ def evaluate(
     they are packed, if not in little bit order; stores know both. ``cutoffs`` are the k
     of MAP@k, precision@k, recall@k and NDCG@k.
     """
+    check_rows(database, database_labels)
+    check_rows(queries, query_labels)
     codes, packed = open_codes(database, queries, n_bits, bitorder)
     labels, asked = open_labels(database_labels, query_labels)
     weights = None if counts is None else np.asarray(counts)

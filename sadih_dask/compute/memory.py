@@ -42,7 +42,7 @@ INTERPRETER = 230 * 2**20
 SMALLEST_BLOCK = 256
 ROOM = 0.5
 """Part of the memory that a scan leaves free for chunks that have been computed already."""
-SOLVE_COPIES = 8
+SOLVE_COPIES = 11
 """Matrices of the size of the statistics that a solve holds at most."""
 PAIR_COPIES, RANKING_COPIES = 6, 12
 """Arrays of pairs of codes, and arrays of queries by distance, that a metric holds at most."""
@@ -192,7 +192,7 @@ def solve_bytes(shape: ScanShape) -> int:
     numbers = (
         queries * shape.width  # mapped to anchors
         + 2 * left_out * shape.width  # rows that are left out, standardised
-        + 4 * scores
+        + 6 * scores
         + 8 * groups * groups  # their scores, and matrices of the groups
         + OPEN_COPIES * left_out * shape.n_bits  # their codes
         + PAIR_COPIES * min(max(judged * groups, FRESH_QUERIES * left_out, queries**2), BLOCK_PAIRS)

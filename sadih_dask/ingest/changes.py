@@ -19,7 +19,7 @@ from sadih_dask.files.filesystem import (
     reaching,
     status,
 )
-from sadih_dask.ingest.inputs import BESIDE, DataFiles
+from sadih_dask.ingest.inputs import BESIDE, DataFiles, labels_variable
 from sadih_dask.ingest.provenance import NOTHING, Provenance, in_words, look, provenance_of
 from sadih_dask.sources import open_features
 from sadih_dask.sources.contract import reading
@@ -190,7 +190,9 @@ def expected(files: DataFiles, new: Sequence[str]) -> tuple[int, int]:
         files.features_variable,
         transpose=files.transpose,
         memory_limit=files.memory_limit,
+        taken=files.taken,
     )
+    labels_variable(files, source)
     share = 1.0 if files.hold_out is None else files.hold_out.share
     sizes = {file: status(file).size for file in new if is_file(file)}
     if len(sizes) < len(new):  # folders of Zarr arrays: their chunks are too many to look at

@@ -137,6 +137,11 @@ def ingest(
         own = store.dtype("features").name
         feed = Feed(inputs, own, files.unlabelled, ranges, files.hold_out)
         added = seen.read_as(feed.inputs, feed.dtype)
+        if known.columns and added.columns and known.columns != added.columns:
+            raise InputError(
+                f"{inputs.features.describe()}: its columns are not those of the files that are in "
+                f"{store.url}, or in another order. Write it with the same columns in their order"
+            )
         added = replace(added, marks=tuple(compress(added.marks, new)))
         check_space(place, feed.n_rows * store.row_bytes, store.compression)
         writer = _extending(store, feed, added, seen)

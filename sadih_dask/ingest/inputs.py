@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Literal, get_args
 
+import numpy as np
+
 from sadih_dask.errors import Advice, Argument, InputError, LabelError, Remedy
 from sadih_dask.files.filesystem import name_of
 from sadih_dask.sources import (
@@ -23,9 +25,9 @@ from sadih_dask.sources.arrow import WideSource
 from sadih_dask.sources.classes import Classes, number_in
 from sadih_dask.sources.contract import DEFAULT_MEMORY_LIMIT, Variable
 from sadih_dask.sources.features import Paths, check_pairs, expand, parts_of
-from sadih_dask.sources.formats import PANDAS_INDEX, is_found_as_ids, is_named_for
+from sadih_dask.sources.formats import PANDAS_INDEX, is_found_as_ids, is_named_for, listed
 from sadih_dask.sources.labels import advice
-from sadih_dask.types import Unlabelled
+from sadih_dask.types import Array, Unlabelled
 
 Part = Literal["database", "queries"]
 MOST_HELD_OUT = 0.5
@@ -110,6 +112,11 @@ class DataFiles:
     def numbers_rows(self) -> bool:
         """Say whether rows that come without ids get their numbers."""
         return self.hold_out is not None and self.ids_variable is None
+
+    @property
+    def taken(self) -> list[str]:
+        """Return the columns that are no features, because they were named for something else."""
+        return [name for name in (self.labels_variable, self.ids_variable) if name]
 
     @property
     def reading_options(self) -> str:
@@ -218,6 +225,15 @@ class Inputs:
             )
         if self.labels is not None:
             yield from advice(self.labels, self.n_rows)
+        elif unread := _unread(self.features):
+            yield Advice(
+                f"{self.features.origin.path}: no column is named like labels. Not read: {unread}",
+                remedy=Remedy(
+                    "Name the column of the labels with {}, that of ids with {}",
+                    Argument("labels_variable"),
+                    Argument("ids_variable"),
+                ),
+            )
 
     def describe(self) -> str:
         """Say in one line where the rows come from."""
@@ -237,8 +253,9 @@ def open_inputs(files: DataFiles, known: Sequence[str] | None = None) -> Inputs:
         transpose=files.transpose,
         scale=files.scale,
         memory_limit=files.memory_limit,
-        taken=[name for name in (files.labels_variable, files.ids_variable) if name],
+        taken=files.taken,
     )
+    labels_variable(files, features)
     # The short files first: a wrong row count should not wait for the pass over the labels.
     ids = _open_ids(files, features)
     thumbnails = None
@@ -248,15 +265,18 @@ def open_inputs(files: DataFiles, known: Sequence[str] | None = None) -> Inputs:
         if beside is not None:
             check_pairs(beside, features, name)
     labels = _open_labels(files, features)
-    if labels is None and files.labelled:
-        raise LabelError(
-            f"{features.describe()}: there are no labels, and no variable of the files is named "
-            "like them. Name their files (source.labels) or their variable (source.labels_variable)"
-        )
     if labels is not None and known is not None:
         labels = _continue_classes(labels, tuple(known), given=files.class_names is not None)
     wanted = files.ids is not None or bool(files.ids_variable)
     return Inputs(features, labels, ids, thumbnails, wanted)
+
+
+def read_rows(path: str) -> tuple[Array, Array | None]:
+    """Return the features of a file and, if a column is named like them, the ids, in memory."""
+    features = open_features(path)
+    ids = _open_ids(DataFiles(path), features)
+    names = None if ids is None else np.array(ids.read(0, ids.n_rows).tolist())
+    return features.read(0, features.n_rows), names
 
 
 def _open_ids(files: DataFiles, features: RowSource) -> RowSource | None:
@@ -271,17 +291,30 @@ def _open_ids(files: DataFiles, features: RowSource) -> RowSource | None:
     return None
 
 
+def labels_variable(files: DataFiles, features: RowSource) -> str | None:
+    """Return the variable of the labels, named or found; LabelError if there must be one."""
+    if files.labels is not None or files.labels_variable is not None:
+        return files.labels_variable
+    found = _beside(features, lambda found: is_named_for(found, "labels"), "labels")
+    if found is None and files.labelled:
+        unread = _unread(features) or "nothing"
+        raise LabelError(
+            f"{features.describe()}: there are no labels, and no variable of the files is named "
+            f"like them: beside the features there is {unread}. Name their files (source.labels) "
+            "or their variable (source.labels_variable)"
+        )
+    return found
+
+
 def _open_labels(files: DataFiles, features: RowSource) -> LabelSource | None:
-    variable = files.labels_variable
+    variable = labels_variable(files, features)
     if files.labels is None and variable is None:
-        variable = _beside(features, lambda found: is_named_for(found, "labels"), "labels")
-        if variable is None:
-            if files.class_names is not None:
-                raise LabelError(
-                    "names of classes were given, but no labels, and the files of the features "
-                    "have no variable with the name of one. Give the labels too."
-                )
-            return None
+        if files.class_names is not None:
+            raise LabelError(
+                "names of classes were given, but no labels, and the files of the features "
+                "have no variable with the name of one. Give the labels too."
+            )
+        return None
     return open_labels(
         features if files.labels is None else files.labels,
         variable,
@@ -293,15 +326,27 @@ def _open_labels(files: DataFiles, features: RowSource) -> LabelSource | None:
     )
 
 
+def _others(features: RowSource) -> list[Variable]:
+    """Return the variables of the first file that are not of the features."""
+    path, first = features.files()[0], parts_of(features)[0]
+    if first.origin.variable is None:
+        return []
+    taken = first.columns if isinstance(first, WideSource) else (first.origin.variable,)
+    return [v for v in list_variables(path) if v.name not in taken]
+
+
+def _unread(features: RowSource) -> str:
+    """Name what lies beside the features and could be their labels or ids."""
+    rows = parts_of(features)[0].n_rows
+    found = [v for v in _others(features) if v.kind != "other" and rows in v.shape]
+    return listed(found) if found else ""
+
+
 def _beside(
     features: RowSource, fits: Callable[[Variable], bool], purpose: Literal["labels", "ids"]
 ) -> str | None:
     """Return the variable beside the features that is named so, if there is just one."""
-    path, first = features.files()[0], parts_of(features)[0]
-    if first.origin.variable is None:
-        return None
-    taken = first.columns if isinstance(first, WideSource) else (first.origin.variable,)
-    found = [v.name for v in list_variables(path) if v.name not in taken and fits(v)]
+    path, found = features.files()[0], [v.name for v in _others(features) if fits(v)]
     if len(found) > 1 and PANDAS_INDEX in found:
         found.remove(PANDAS_INDEX)
     if len(found) > 1:

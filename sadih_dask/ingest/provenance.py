@@ -36,8 +36,10 @@ from sadih_dask.files.filesystem import (
     status,
 )
 from sadih_dask.ingest.inputs import BESIDE, DataFiles, Inputs
+from sadih_dask.sources.arrow import WideSource
 from sadih_dask.sources.chunked import MARKERS
 from sadih_dask.sources.contract import reading
+from sadih_dask.sources.features import parts_of
 from sadih_dask.stores.commit import SOURCES_LIMIT
 from sadih_dask.stores.features import FeatureStore
 from sadih_dask.stores.root import load_json
@@ -186,6 +188,7 @@ class Provenance:
     options       a hash of what decides, beside the files, which rows are read and how
     hold_out      which part of the rows is taken, or nothing
     fingerprint   changes when a file does, or how it is read; folders do not count
+    columns       a hash of the names of the features in their order, where they have names
     """
 
     marks: tuple[FileMark, ...] = ()
@@ -193,6 +196,7 @@ class Provenance:
     options: str = ""
     hold_out: str = ""
     fingerprint: str = ""
+    columns: str = ""
 
     @property
     def key(self) -> str:
@@ -205,7 +209,10 @@ class Provenance:
 
     def read_as(self, inputs: Inputs, dtype: str) -> Provenance:
         """Return the same with a fingerprint of everything that is read, classes included."""
-        return replace(self, fingerprint=_digest([self.fingerprint, inputs.notes(), dtype]))
+        fingerprint = _digest([self.fingerprint, inputs.notes(), dtype])
+        first = parts_of(inputs.features)[0]
+        columns = _digest(first.columns)[:16] if isinstance(first, WideSource) else ""
+        return replace(self, fingerprint=fingerprint, columns=columns)
 
     def followed_by(self, other: Provenance) -> Provenance:
         """Return the record after another ingestion."""
@@ -290,7 +297,7 @@ class Provenance:
             for name in ("marks", "beside"):
                 found[name] = tuple(FileMark(**mark) for mark in found[name])
             record = cls(**found)
-            texts = [record.options, record.hold_out, record.fingerprint]
+            texts = [record.options, record.hold_out, record.fingerprint, record.columns]
             for mark in (*record.marks, *record.beside):
                 texts += (*_row(mark), mark.place)
             rows = [[*map(type, mark.rows)] for mark in record.marks if mark.rows is not None]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sadih_dask.compute.codes import DatabaseCodes
-from sadih_dask.compute.encode import HashRows, coverage_of
+from sadih_dask.compute.encode import HashRows, check_hashed, coverage_of
 from sadih_dask.compute.evaluate import Counted
 from sadih_dask.compute.rows import StoreRows, check_labelled, classes_of
 from sadih_dask.compute.run import heard_in, nobody, reporting
@@ -22,6 +22,7 @@ from sadih_dask.errors import InputError
 from sadih_dask.files.archive import read_archive, write_archive
 from sadih_dask.files.file import write_text
 from sadih_dask.files.redaction import redact
+from sadih_dask.ingest.provenance import provenance_of
 from sadih_dask.learning.classes import in_short
 from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.evaluation import AskedRows
@@ -61,6 +62,14 @@ class Collection:
             check_labelled(store)
             if store.n_rows == 0:
                 raise InputError(f"{store.url} has no rows; {what} should have some")
+        records = (
+            provenance_of(store) for store in (self.queries, self.database) if store is not None
+        )
+        if len({one.columns for one in records if one is not None and one.columns}) > 1:
+            raise InputError(
+                f"{self.queries.url} was made of tables with other columns of features than those "
+                "of the database, or in another order; ingest it with the same columns in theirs"
+            )
         if self.codes is not None:
             _check_codes(self.codes, self.database, model)
 
@@ -72,14 +81,9 @@ def _check_codes(codes: CodeStore, database: FeatureStore | None, model: Hasher)
             f"{codes.url} has codes but no labels; give the database that it was made of"
         )
     model.check_codes(codes)
-    coverage = coverage_of(codes)
-    change = None if coverage is None else coverage.difference(database)
-    kind = codes.properties.get("protocol")
-    if kind != "encoded" or change is None or not change.is_empty:
-        raise InputError(
-            f"{codes.url} does not hold the hashed rows of {database.url} as it is now (they are "
-            f"{kind}, of {codes.n_rows} rows); encode it again"
-        )
+    check_hashed(codes, database)
+    if coverage_of(codes) is None:
+        raise InputError(f"{codes.url} does not say which rows it is of; encode {database.url}")
 
 
 @dataclass(frozen=True, eq=False)

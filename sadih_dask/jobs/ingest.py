@@ -30,7 +30,7 @@ from sadih_dask.ingest import Changes, DataFiles, Ingested, Mode, compare
 from sadih_dask.ingest import ingest as ingest_files
 from sadih_dask.ingest.changes import expected
 from sadih_dask.ingest.ingestion import other_form, read_through
-from sadih_dask.ingest.provenance import NOTHING, in_words, look, provenance_of
+from sadih_dask.ingest.provenance import NOTHING, look, provenance_of
 from sadih_dask.ingest.synthetic import Part, generate
 from sadih_dask.stores import FeatureStore
 
@@ -266,7 +266,9 @@ class SourceFiles:
         files = files.expanded()
         kept = [g for g in files.groups() or [] if g["features"][0] not in self.skipped]
         if not kept:
-            raise NoFilesError(f"no file can be read: {in_words([*self.skipped.values()])}")
+            first, *others = self.skipped.values()
+            more = f" ({len(others)} more files likewise)" * bool(others)
+            raise NoFilesError(f"no file can be read: {first}{more}")
         names = {name: tuple(group[name][0] for group in kept) for name in kept[0]}
         return files.of(names)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.errors import FormatError, InputError
+from sadih_dask.errors import FormatError, InputError, IntegrityError
 from sadih_dask.files.file import is_file, locate
 from sadih_dask.files.filesystem import Files, LocalFiles, connect
 from sadih_dask.ingest.provenance import Provenance, provenance_of
@@ -99,6 +99,7 @@ class ModelDescription:
     kind: str
     url: str
     stored_bytes: int
+    method: str
     n_bits: int
     n_features: int
     n_classes: int
@@ -115,6 +116,11 @@ def inspect(url: str | os.PathLike[str]) -> StoreDescription | ModelDescription:
     """Describe whatever of ours lies at a path or URL."""
     if is_file(url):
         with locate(url).open() as file:
+            if not file.read(4).startswith(b"PK"):
+                raise IntegrityError(
+                    f"{os.fspath(url)} is damaged or not a sadih-model. Files of rows have to be "
+                    "ingested into a store first"
+                )
             size = file.seek(0, os.SEEK_END)
         return _describe_model(os.fspath(url), size, read_model(url))
     files = connect(url, follow_links=False)
@@ -140,7 +146,8 @@ def _kind_of(files: Files) -> type[FeatureStore] | type[CodeStore]:
         document = load_json(files.read(ROOT, ROOT_LIMIT), f"{files.url}: {ROOT}")
     except (FileNotFoundError, NotADirectoryError):
         raise FormatError(
-            f"{files.url} is neither a store (it has no {ROOT}) nor a model file. Check the path"
+            f"{files.url} is neither a store (it has no {ROOT}) nor a model file. Check "
+            "the path; files of rows have to be ingested into a store first"
         ) from None
     attributes = document.get("attributes")
     record = attributes.get(ATTRIBUTE) if isinstance(attributes, Mapping) else None
@@ -250,6 +257,7 @@ def _describe_model(url: str, stored_bytes: int, model: Model) -> ModelDescripti
         kind="sadih-model",
         url=url,
         stored_bytes=stored_bytes,
+        method=model.method,
         n_bits=model.hash_function.n_bits,
         n_features=model.n_features_in,
         n_classes=len(model.classes),

@@ -21,7 +21,9 @@ import numpy as np
 from sadih_dask.compute.run import heard_in
 from sadih_dask.compute.search import search
 from sadih_dask.errors import Argument, ConflictError, FormatError, InputError, Remedy, require
+from sadih_dask.files.file import is_file
 from sadih_dask.files.filesystem import write_atomically
+from sadih_dask.ingest.inputs import read_rows
 from sadih_dask.jobs.inspect import open_store
 from sadih_dask.model.collections import in_memory
 from sadih_dask.model.estimator import Hasher
@@ -107,8 +109,9 @@ def open_queries(
 ) -> Queries:
     """Open what is to be looked up among ``codes``.
 
-    Without a model it is a code store of the same model. With one it is a feature store or a .npy
-    file of features, which are hashed here; their scores weight the bits, unless ``symmetric``.
+    Without a model it is a code store of the same model. With one it is a feature store, or a file
+    of features (one vector in a .npy file is one query), which are hashed here; their scores weight
+    the bits, unless ``symmetric``.
     """
     if model is None:
         return _from_codes(url)
@@ -124,7 +127,7 @@ _GIVE_MODEL = Remedy("Give the model that hashes them ({})", Argument("model"))
 
 
 def _from_codes(url: str) -> Queries:
-    if url.endswith(".npy"):
+    if is_file(url):
         raise InputError(f"{url} holds features", remedy=_GIVE_MODEL)
     store = open_store(url)
     if not isinstance(store, CodeStore):
@@ -134,7 +137,10 @@ def _from_codes(url: str) -> Queries:
 
 def _features(url: str) -> tuple[FeatureStore | Array, Array | None]:
     if url.endswith(".npy"):
-        return _load(Path(url)), None
+        found = _load(Path(url))
+        return found[None] if found.ndim == 1 else found, None
+    if is_file(url):
+        return read_rows(url)
     store = open_store(url)
     if not isinstance(store, FeatureStore):
         raise InputError(f"{url} is a code store, which needs no hashing; leave out the model")

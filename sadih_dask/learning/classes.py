@@ -120,16 +120,15 @@ class Vocabulary:
             )
 
     def separator(self) -> str | None:
-        """What seems to separate tags within the names: most have it, and share their parts.
+        """What seems to separate tags within the names: parted there, they are no more words.
 
         >>> Vocabulary(np.array(["beach;car", "beach;sea", "car;sea", "sea;sky"])).separator()
         ';'
         """
         names = self.names if self.is_text and len(self) > 3 else ()
         for mark in _SEPARATORS:
-            parts = [name.split(mark) for name in names if mark in name]
-            tags = {tag.strip() for name in parts for tag in name}
-            if 2 * len(parts) > len(names) and len(tags) <= len(parts):
+            tags = {tag.strip() for name in names for tag in name.split(mark)}
+            if sum(mark in name for name in names) > 1 and len(tags) <= len(names):
                 return mark
         return None
 

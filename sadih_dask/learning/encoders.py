@@ -13,7 +13,7 @@ import numpy as np
 import scipy.linalg as la
 
 from sadih_dask.learning.features import AnchorMap
-from sadih_dask.learning.problem import Problem, State
+from sadih_dask.learning.problem import Problem, State, raised_factor
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.learning.updates import encoder_exact, encoder_printed, start_encoder
 from sadih_dask.types import Array, EncoderKind, Floats
@@ -41,8 +41,9 @@ class HashFunction:
     """Scores whose signs are the bits: an anchor map, if any, affine maps, a vote, if any.
 
     projection (m, k), offset (k,)  act on features as they come: standardisation is folded in.
-    mixture    (k, l)  codes of the label groups, for the "posterior" encoder; else k = l
-    sharpness          power that the scores of the groups are raised to before they vote
+    mixture    (k, l)  codes of the label groups, where they vote; else k = l
+    sharpness          power that the weights of the groups are raised to before they vote
+    logarithmic        whether the scores of the groups are logarithms of their weights
     opening            what rows get that no class claims; None for nothing
     """
 
@@ -52,6 +53,7 @@ class HashFunction:
     mixture: Floats | None = None
     sharpness: float = SHARPNESS
     opening: Opening | None = None
+    logarithmic: bool = False
 
     @property
     def n_bits(self) -> int:
@@ -86,7 +88,8 @@ class HashFunction:
         """Scores of rows that are mapped already."""
         scores = product(mapped, self.projection) + self.offset
         if self.mixture is not None:
-            scores = vote(scores, self.mixture, self.sharpness, product)
+            voting = vote_by_logarithms if self.logarithmic else vote
+            scores = voting(scores, self.mixture, self.sharpness, product)
         if (opening := self.opening) is not None:
             open_scores = product(mapped, opening.projection) + opening.offset
             scores += opening.weight * unit(open_scores)
@@ -104,8 +107,9 @@ def hash_function(
     """Fit an encoder to the learned state, from statistics alone."""
     P, intercept = ENCODERS[kind](problem, state)
     projection, offset = unstandardised(P, intercept, statistics)
-    mixture = np.ascontiguousarray(state.B.T) if kind == "posterior" else None
-    return HashFunction(anchor_map, projection, offset, mixture, sharpness)
+    mixture = np.ascontiguousarray(state.B.T) if kind in VOTING else None
+    logarithmic = kind == "discriminant"
+    return HashFunction(anchor_map, projection, offset, mixture, sharpness, logarithmic=logarithmic)
 
 
 def unstandardised(P: Floats, intercept: Floats, statistics: Statistics) -> tuple[Floats, Floats]:
@@ -130,6 +134,16 @@ def vote(scores: Floats, codes: Floats, sharpness: float, product: Product = np.
     return unit(product(np.power(likely, sharpness, out=likely), codes)) * top
 
 
+def vote_by_logarithms(
+    scores: Floats, codes: Floats, sharpness: float, product: Product = np.matmul
+) -> Floats:
+    """The same with weights exp(sharpness scores); as long as the likeliest group is probable."""
+    weights = scores - scores.max(axis=1, keepdims=True)
+    weights *= sharpness
+    np.exp(weights, out=weights)
+    return unit(product(weights, codes)) / weights.sum(axis=1, keepdims=True)
+
+
 def unit(rows: Floats) -> Floats:
     """Rows of length 1; those of length 0 stay."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -139,6 +153,37 @@ def unit(rows: Floats) -> Floats:
 def posterior_encoder(problem: Problem, _: State) -> tuple[Floats, Floats]:
     """Regress the label groups on the features: P (g, d) and intercept (g,)."""
     return problem.group_coefficients.T, problem.N / problem.n
+
+
+def discriminant_encoder(problem: Problem, _: State) -> tuple[Floats, Floats]:
+    """Logarithms of the groups' likelihoods, up to what all share: P (g, d) and intercept (g,).
+
+    If rows of all groups scatter alike about their means m, with covariance S_w, they are
+    m^T S_w^-1 x - m^T S_w^-1 m / 2 + log N/n (linear discriminant analysis). Regression compares
+    groups by m^T T^-1 x alone, T the covariance of all rows: with more groups than features it
+    takes rows for groups whose means are long.
+    """
+    C, whitened, intercept = _discriminants(problem)
+    P = la.solve_triangular(C, whitened, lower=True, trans=1, check_finite=False)
+    return P.T, intercept
+
+
+def group_likelihoods(problem: Problem, features: Floats, groups: Array | slice) -> Floats:
+    """What that encoder finds for standardised rows (q, d) and some of the groups: (q, g')."""
+    C, whitened, intercept = _discriminants(problem, groups)
+    rows = la.solve_triangular(C, features.T, lower=True, check_finite=False)
+    return np.asarray(rows.T @ whitened + intercept)
+
+
+def _discriminants(
+    problem: Problem, groups: Array | slice = slice(None)
+) -> tuple[Floats, Floats, Floats]:
+    """C with C C^T = S_w + ridge I, C^-1 m, and what does not depend on rows; O(d^3 + d^2 g)."""
+    within = problem.XXt - (problem.XG / problem.N) @ problem.XG.T
+    C = raised_factor(within / problem.n, problem.ridge)
+    N = problem.N[groups]
+    whitened = la.solve_triangular(C, problem.XG[:, groups] / N, lower=True, check_finite=False)
+    return C, whitened, np.log(N / problem.n) - 0.5 * np.square(whitened).sum(axis=0)
 
 
 def ridge_encoder(problem: Problem, state: State) -> tuple[Floats, Floats]:
@@ -177,10 +222,13 @@ def lemma_encoder(problem: Problem, state: State) -> tuple[Floats, Floats]:
 
 ENCODERS: dict[EncoderKind, Callable[[Problem, State], tuple[Floats, Floats]]] = {
     "posterior": posterior_encoder,
+    "discriminant": discriminant_encoder,
     "ridge": ridge_encoder,
     "orthogonal": orthogonal_encoder,
     "lemma": lemma_encoder,
 }
 """What each kind projects standardised features by: P (k, d) and an intercept (k,)."""
-BY_REGRESSION: tuple[EncoderKind, ...] = ("posterior", "ridge")
+VOTING: tuple[EncoderKind, ...] = ("posterior", "discriminant")
+"""Encoders that find how likely each label group is, and mix their codes."""
+BY_REGRESSION: tuple[EncoderKind, ...] = (*VOTING, "ridge")
 """Encoders that follow from the codes and the group regression alone, and can be judged by them."""

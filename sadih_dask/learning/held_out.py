@@ -6,14 +6,20 @@ to the statistics of all rows: new. Whatever has to be chosen is chosen by them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import scipy.linalg as la
 
 from sadih_dask.errors import InputError
-from sadih_dask.learning.encoders import regress_codes, vote
+from sadih_dask.learning.encoders import (
+    group_likelihoods,
+    regress_codes,
+    vote,
+    vote_by_logarithms,
+)
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.problem import Problem
 from sadih_dask.learning.sample import USED_ROWS
@@ -25,11 +31,15 @@ MOST_LEFT_OUT = 0.2
 SCORES = 2**24
 """Scores of rows by label groups that are held: with many groups fewer rows are left out."""
 PENALTIES = tuple(10.0**k for k in range(-6, 2))
+CLOSE = 0.5
+"""Standard errors of a difference that is none: then the larger penalty is taken, which does better
+for rows that are unlike those learned from."""
 DEFAULT_PENALTY = 1e-2
 """Where no row can be left out: of few rows a safe choice."""
-INDIFFERENCE = 0.002
-"""Relative difference in squared error that is none: then the larger penalty is taken, which does
-better for rows that are unlike those learned from."""
+SHRINKAGES = (1e-2, 1e-1, 1.0)
+"""What may be added to the variances within groups, in terms of a feature's variance."""
+COMPARED_GROUPS = 2048
+"""Groups among which a shrinkage has to find those of rows, at most."""
 ROUNDING = 1e-5
 """Part of a column's scatter that is rounding error of products in float32, or less."""
 TARGETS = 256
@@ -54,6 +64,7 @@ class HeldOut:
     features: Floats
     group: Ints
     ridge: float
+    _likelihoods: dict[float, Floats] = field(default_factory=dict, init=False)
 
     @cached_property
     def problem(self) -> Problem:
@@ -79,12 +90,38 @@ class HeldOut:
         found[:, self.kept] = self.features @ self.problem.group_coefficients + share
         return found
 
-    def label_scores(self, kind: EncoderKind, B: Floats, sharpness: float) -> Floats:
+    def label_scores(
+        self, kind: EncoderKind, B: Floats, sharpness: float, shrinkage: float = SHRINKAGES[-1]
+    ) -> Floats:
         """Scores of the rows, (q, l), as a hash function of the others would have them."""
         if kind == "posterior":
             return vote(self.scores, B.T, sharpness)
+        if kind == "discriminant":
+            return vote_by_logarithms(self.likelihoods(shrinkage), B.T[self.kept], sharpness)
         coefficients, intercept = regress_codes(self.problem, B[:, self.kept])
         return np.asarray(self.features @ coefficients + intercept)
+
+    def likelihoods(self, shrinkage: float) -> Floats:
+        """Logarithms of the likelihoods of the groups that the others have, (q, g')."""
+        if shrinkage not in self._likelihoods:
+            problem = replace(self.problem, ridge=shrinkage)
+            self._likelihoods[shrinkage] = group_likelihoods(problem, self.features, slice(None))
+        return self._likelihoods[shrinkage]
+
+    def n_found(self, shrinkage: float) -> int:
+        """Rows whose group is the likeliest, of theirs and some others."""
+        theirs = np.isin(self.kept, self.group)
+        others = np.flatnonzero(~theirs)[: max(0, COMPARED_GROUPS - int(theirs.sum()))]
+        groups = np.concatenate([np.flatnonzero(theirs), others])
+        problem = replace(self.problem, ridge=shrinkage)
+        found = group_likelihoods(problem, self.features, groups).argmax(axis=1)
+        return int(np.sum(self.kept[groups[found]] == self.group))
+
+
+def choose_shrinkage(parts: Sequence[HeldOut]) -> float:
+    """What shall be added to the variances within groups, of `SHRINKAGES`: rows left out decide."""
+    found = [sum(part.n_found(shrinkage) for part in parts) for shrinkage in SHRINKAGES]
+    return max(zip(found, SHRINKAGES, strict=True))[1]
 
 
 def hold_out(statistics: Statistics, ridge: float, *, balanced: bool = False) -> list[HeldOut]:
@@ -130,15 +167,19 @@ def _without_rounding(left: Statistics, whole: Statistics) -> Statistics:
 def choose_penalty(statistics: Statistics, seed: np.random.Generator) -> float:
     """The ridge penalty that predicts the labels of left-out rows best, of `PENALTIES`.
 
-    By squared error, which needs no codes and changes smoothly. O(d^3 / 3) for each penalty and
-    each part that is left out.
+    By squared error, which needs no codes and changes smoothly. Where every row has one class, a
+    smaller one if that puts the class further ahead of others, which is what codes are for.
+    O(d^3 / 3) for each penalty and each part that is left out.
     """
     left_out = hold_out(statistics, DEFAULT_PENALTY)
+    if not left_out:
+        return DEFAULT_PENALTY
     n_classes = statistics.groups.n_classes
     mixed: Floats | None = None
     if n_classes > TARGETS:
         mixed = np.where(seed.random((n_classes, TARGETS)) < 0.5, 1.0, -1.0)
-    errors = np.zeros(len(PENALTIES))
+    ranked = statistics.groups.single_label and mixed is None
+    losses = []
     for part in left_out:
         problem, labels = part.problem, part.groups.matrix[part.group]
         share = problem.label_counts / problem.n
@@ -146,18 +187,39 @@ def choose_penalty(statistics: Statistics, seed: np.random.Generator) -> float:
             XYt, wanted = problem.XYt, labels.toarray() - share
         else:
             XYt, wanted = problem.XG @ (problem.Gt @ mixed), labels @ mixed - share @ mixed
+        lost = np.full((2, len(PENALTIES), len(part.group)), np.inf)
         for k, penalty in enumerate(PENALTIES):
             try:
                 factor = problem.factor_gram(1.0, penalty * problem.n)
             except InputError:  # below what rounding leaves
-                errors[k] = np.inf
                 continue
             fitted = part.features @ la.cho_solve(factor, XYt, check_finite=False)
-            errors[k] += float(np.square(wanted - fitted).sum())
-    if not left_out:
-        return DEFAULT_PENALTY
-    good = np.flatnonzero(errors <= (1.0 + INDIFFERENCE) * errors.min())
-    return PENALTIES[int(good[-1])]
+            lost[0, k] = np.square(wanted - fitted).sum(axis=1)
+            if ranked:
+                lost[1, k] = lost_by_rank(fitted + share, part.groups.indices[part.group])
+        losses.append(lost)
+    squared, by_rank = np.concatenate(losses, axis=2)
+    best = _largest_good(squared)
+    return PENALTIES[_largest_good(by_rank[: best + 1]) if ranked else best]
+
+
+def lost_by_rank(scores: Floats, label: Ints) -> Floats:
+    """What average precision lacks to 1 where classes come one behind the other, by score; (n,).
+
+    Of classes of one size, in the limit of many rows: with r - 1 classes before that of the row,
+    (r - 1) log(r / (r - 1)). That is *learned* with codes so long that distances follow scores.
+    """
+    own = np.take_along_axis(scores, label[:, None], axis=1)
+    before = np.count_nonzero(scores > own, axis=1)
+    return np.asarray(before * np.log1p(1.0 / np.maximum(before, 1)))
+
+
+def _largest_good(lost: Floats) -> int:
+    """The last of the choices (k, n) whose mean loss is `CLOSE` to the least."""
+    possible = np.flatnonzero(np.isfinite(lost).all(axis=1))
+    more = lost[possible] - lost[possible[np.argmin(lost[possible].mean(axis=1))]]
+    error = more.std(axis=1) / np.sqrt(lost.shape[1])
+    return int(possible[np.flatnonzero(more.mean(axis=1) <= CLOSE * error)[-1]])
 
 
 def class_folds(part: HeldOut, n_folds: int, rng: np.random.Generator) -> list[HeldOut]:

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.linalg as la
 from scipy.sparse.linalg import eigsh
 
-from sadih_dask.learning.problem import Problem
+from sadih_dask.learning.problem import Problem, raised_factor
 from sadih_dask.learning.updates import complete, polar
 from sadih_dask.types import Floats, Ints
 
@@ -39,7 +39,7 @@ def open_encoder(problem: Problem, B: Floats, rng: np.random.Generator) -> Float
     T = problem.XXt / n
     between = (problem.XG / problem.N) @ problem.XG.T / n
     within = T - between
-    C = _factor(within, WITHIN * (float(np.trace(T)) / d or 1.0))
+    C = raised_factor(within, WITHIN * (float(np.trace(T)) / d or 1.0))
     M = between - (len(problem.N) / n) * within + ELSEWHERE * T
     M = la.solve_triangular(C, M, lower=True, check_finite=False)
     M = la.solve_triangular(C, M.T, lower=True, check_finite=False)
@@ -49,19 +49,6 @@ def open_encoder(problem: Problem, B: Floats, rng: np.random.Generator) -> Float
     group = np.resize(rng.permutation(len(problem.N)), DRAWN_ROWS)
     R = _rotation(problem, B, A, U, group, rng)
     return np.ascontiguousarray((A @ R).T)
-
-
-def _factor(within: Floats, shift: float) -> Floats:
-    """Lower Cholesky factor of a covariance plus a multiple of I, larger if need be."""
-    while True:
-        C = within.copy()
-        C[np.diag_indices(len(C))] += shift
-        try:
-            return np.asarray(la.cholesky(C, lower=True, overwrite_a=True, check_finite=False))
-        except la.LinAlgError:
-            if not np.isfinite(shift):
-                raise
-            shift *= 10.0
 
 
 def _leading(M: Floats, k: int) -> tuple[Floats, Floats]:

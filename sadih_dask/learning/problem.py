@@ -277,3 +277,16 @@ class State:
     def V(self, problem: Problem) -> Floats:
         """Latent embedding of each group, W^T G, (l, g)."""
         return np.ascontiguousarray((problem.Gt @ self.W).T)
+
+
+def raised_factor(within: Floats, shift: float) -> Floats:
+    """Lower Cholesky factor of a covariance plus a multiple of I, larger if need be."""
+    while True:
+        C = within.copy()
+        C[np.diag_indices(len(C))] += shift
+        try:
+            return np.asarray(la.cholesky(C, lower=True, overwrite_a=True, check_finite=False))
+        except la.LinAlgError:
+            if not np.isfinite(shift):
+                raise
+            shift *= 10.0

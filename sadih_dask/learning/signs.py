@@ -35,11 +35,17 @@ point c of the working precision, y = x - c, and the offset becomes o' = o + c p
    votes in either, and all scores are exactly 0. With an infinite power the highest score decides,
    and is known where the second is more than 2 e below it.
 
+   Scores that are *logarithms* vote with exp(a (s - max s)). The exponent is known to 2 a e, and
+   rounded twice; where it is below -E, the logarithm of the smallest number, the weight is lost,
+   and elsewhere rounding takes 2 E u of it at most: sum |w - w'| <= S (expm1(2 a e) + 2 E u). The
+   vote is as long as top = 1 / S, and top is known to the same part of itself as S.
+
 3. *Unit length.* A vector known to delta in each of l components, of computed length L: with
    kappa = delta / L and kappa sqrt(l) <= 1/2, a component f of it at length 1 is known to
    kappa (1 + |f| sqrt(l)) / (1 - kappa sqrt(l)). No component of a vote exceeds max|C| S / L.
 
-4. *The sum* top v + w z of vote and opening: top times the error of v, e times |v| and that error,
+4. *The sum* top v + w z of vote and opening: top times the error of v, that of top (e, if it is the
+   highest score) times |v| and that error,
    w times the error of z, and 2 gamma_(l+8) (top |v| + w |z|) for the arithmetic since.
 
 The bounds are rounded, too, by less than the part ``SLACK`` that is added to them.
@@ -216,23 +222,16 @@ class _Bounded:
     def _vote(self, found: Array, error: Array, codes: Array) -> tuple[Array, Array]:
         """The vote of the groups, as long as the highest score (2., 3.)."""
         power, dtype = self.function.sharpness, codes.dtype
-        k, n_bits = len(codes), codes.shape[1] - 1
+        n_bits = codes.shape[1] - 1
         if np.isinf(power):
             return _winner(found, error, codes[:, :n_bits])
         likely = np.ascontiguousarray(found.T)  # short rows are slow to look through
-        contenders = (likely > -error[:, 0]).sum(axis=0, dtype=dtype)[:, None]
         highest = likely.max(axis=0)
-        np.maximum(likely, 0.0, out=likely)
-        likely /= np.where(highest > 0.0, highest, 1.0)
-        voted = _power(likely, power).T @ codes
-        top, total, voted = np.maximum(highest, 0.0)[:, None], voted[:, n_bits:], voted[:, :n_bits]
-        apart, many = error / top, contenders ** (1.0 / power)
-        if power >= 1.0:
-            wrong = power * apart * many * (total ** (1.0 / power) + apart * many) ** (power - 1.0)
-        else:
-            wrong = contenders * apart**power
-        wrong += 2.0 * (_gamma(k + 1, dtype) + (2.0 * power + 16.0) * _unit(dtype)) * total
-        wrong += k * float(np.finfo(dtype).tiny)
+        logarithmic = self.function.logarithmic
+        silent = np.zeros(len(found), bool) if logarithmic else highest < -error[:, 0]
+        weigh = _exponentials if logarithmic else _powers
+        voted, wrong, top, error = weigh(likely, highest, error, codes, power)
+        total, voted = voted[:, n_bits:], voted[:, :n_bits]
         size = float(np.abs(codes[:, :n_bits]).max(initial=0.0))
         length, wrong, root = _unit_length(voted, wrong * (size * (1.0 + SLACK)))
         largest = np.minimum(size * (1.0 + SLACK) * total / length, 1.0)
@@ -241,7 +240,7 @@ class _Bounded:
         bound += 2.0 * _gamma(n_bits + 8, dtype) * top * largest
         bound *= 1.0 + SLACK
         values = voted * (top / np.where(length > 0.0, length, 1.0))
-        bound[highest < -error[:, 0]] = -1.0
+        bound[silent] = -1.0
         return values, bound
 
 
@@ -252,6 +251,45 @@ def _power(values: Array, power: float) -> Array:
     for _ in range(int(np.log2(power))):
         np.square(values, out=values)
     return values
+
+
+def _powers(
+    likely: Array, highest: Array, error: Array, codes: Array, power: float
+) -> tuple[Array, Array, Array, Array]:
+    """Votes by powers of scores, errors of the weights together, lengths, and errors of these."""
+    contenders = (likely > -error[:, 0]).sum(axis=0, dtype=codes.dtype)[:, None]
+    np.maximum(likely, 0.0, out=likely)
+    likely /= np.where(highest > 0.0, highest, 1.0)
+    voted = _power(likely, power).T @ codes
+    top, total = np.maximum(highest, 0.0)[:, None], voted[:, -1:]
+    apart, many = error / top, contenders ** (1.0 / power)
+    if power >= 1.0:
+        wrong = power * apart * many * (total ** (1.0 / power) + apart * many) ** (power - 1.0)
+    else:
+        wrong = contenders * apart**power
+    return voted, wrong + _rounding(codes, power, total), top, error
+
+
+def _exponentials(
+    likely: Array, highest: Array, error: Array, codes: Array, power: float
+) -> tuple[Array, Array, Array, Array]:
+    """The same by exponentials of scores."""
+    likely -= highest
+    likely *= power
+    voted = np.exp(likely, out=likely).T @ codes
+    total, dtype = voted[:, -1:], codes.dtype
+    lost = -2.0 * float(np.log(np.finfo(dtype).smallest_subnormal)) * _unit(dtype)
+    wrong = (np.expm1(2.0 * power * error) + lost) * total + _rounding(codes, power, total)
+    apart = wrong * (1.0 + SLACK) / total
+    known = np.where(apart <= 0.5, apart / (1.0 - apart), np.inf)
+    return voted, wrong, 1.0 / total, known / total
+
+
+def _rounding(codes: Array, power: float, total: Array) -> Array:
+    """What the weights and their sums over the groups lose."""
+    k, dtype = len(codes), codes.dtype
+    part = 2.0 * (_gamma(k + 1, dtype) + (2.0 * power + 16.0) * _unit(dtype))
+    return np.asarray(part * total + k * float(np.finfo(dtype).tiny))
 
 
 def _winner(found: Array, error: Array, codes: Array) -> tuple[Array, Array]:

@@ -31,7 +31,7 @@ from sadih_dask.model.inputs import as_targets
 from sadih_dask.model.methods.classifier import ClassCodes
 from sadih_dask.model.methods.hyperplanes import LSH
 from sadih_dask.model.methods.itq import ITQ
-from sadih_dask.model.scanning import scan_rows
+from sadih_dask.model.scanning import Scanned, known_scan, scan_rows
 from sadih_dask.retrieval import metrics
 from sadih_dask.retrieval.codes import n_bytes, pack, unpack
 from sadih_dask.retrieval.evaluation import BASELINE_CUTOFF, Baseline, sample_queries
@@ -159,15 +159,16 @@ class Split:
 
     def codes(self, method: Hasher) -> Bytes:
         """Codes of the held-out rows by a method that learns from the others."""
-        return np.asarray(
-            method.take_over(self._known).refit().transform(self.held_out.rows.features)
-        )
+        known, scanned = self._known
+        learned = method.take_over(known).learn_from(scanned)
+        return np.asarray(learned.transform(self.held_out.rows.features))
 
     @cached_property
-    def _known(self) -> Hasher:
-        """What one scan of the rows to learn from leaves, for any method."""
+    def _known(self) -> tuple[Hasher, Scanned]:
+        """What one scan of the rows to learn from leaves, for any method at any length."""
         assert self.learned is not None  # noqa: S101 - or nobody asks
-        return LSH(n_bits=1).fit(self.learned.features, self.learned.labels, progress=nobody)
+        found = LSH(n_bits=1).fit(self.learned.features, self.learned.labels, progress=nobody)
+        return found, known_scan(found)
 
     @cached_property
     def by_cosine(self) -> Values:

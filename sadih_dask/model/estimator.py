@@ -53,6 +53,7 @@ from sadih_dask.model.parameters import MAX_QUERIES, check_lengths, check_parame
 from sadih_dask.model.scanning import (
     CheckpointLike,
     Scanned,
+    check_several_classes,
     known_scan,
     plan_scan,
     scan_change,
@@ -168,6 +169,8 @@ class Hasher(
             with reporting(progress):
                 changed = scan_change(self, X, coverage, change, checkpoint)
             return self.learn_from(changed)
+        if self.supervised:
+            check_several_classes(X)
         before = dict(self.__dict__)
         try:
             with reporting(progress):

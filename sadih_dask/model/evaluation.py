@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sadih_dask.compute.codes import DatabaseCodes
-from sadih_dask.compute.encode import HashRows
+from sadih_dask.compute.encode import HashRows, check_hashed
 from sadih_dask.compute.evaluate import Counted, compare
 from sadih_dask.compute.rows import (
     ArrayLabels,
@@ -287,6 +287,7 @@ def _database(model: Hasher, database: Any, codes: CodeStore | None) -> tuple[Da
         held = True
     if codes is not None:
         model.check_codes(codes)
+        check_hashed(codes, database)
         return DatabaseCodes.of_store(codes), labels
     if held:
         hashed = in_memory(model.transform(features))

@@ -320,7 +320,7 @@ def warn_of_labels(classes: Array, counts: Ints, multi_label: bool, n_bits: int)
         shown = next(name for name in map(str, classes) if mark in name)
         told(
             Advice(
-                f"most of the {len(classes)} classes are several tags with {mark!r} between them, "
+                f"some of the {len(classes)} classes are several tags with {mark!r} between them, "
                 f"such as {shown!r}, and two rows are only similar if they have all of them in "
                 "common. For several labels a row pass lists of tags: "
                 f"[tags.split({mark!r}) for tags in y]"

@@ -64,7 +64,7 @@ class Model:
         function = self.hash_function
         parts = list(_function_arrays(function).values())
         if isinstance(function, HashFunction) and function.mixture is not None:
-            parts.append(np.array(function.sharpness))
+            parts += [np.array(function.sharpness), np.array(function.logarithmic)]
         if (anchors := function.anchor_map) is not None:
             parts.append(np.array(anchors.sigma))
         digest = hashlib.sha256()
@@ -125,6 +125,7 @@ def write_model(
         meta["feature_names"] = [str(name) for name in model.feature_names]
     if isinstance(function, HashFunction):
         meta["sharpness"] = function.sharpness
+        meta["logarithmic"] = function.logarithmic
     if function.anchor_map is not None:
         meta["sigma"] = function.anchor_map.sigma
     if (known := model.statistics) is not None:
@@ -193,7 +194,9 @@ def _function(meta: dict[str, Any], arrays: dict[str, Array]) -> AnyFunction:
         weight = float(arrays["opening.weight"][()])
         opening = Opening(arrays["opening"], arrays["opening.offset"], weight)
     vote = arrays.get("mixture"), float(meta["sharpness"])
-    return HashFunction(anchor_map, arrays["projection"], arrays["offset"], *vote, opening)
+    logarithmic = bool(meta["logarithmic"])
+    affine = arrays["projection"], arrays["offset"]
+    return HashFunction(anchor_map, *affine, *vote, opening, logarithmic)
 
 
 def _check_text(array: Array) -> None:

@@ -7,7 +7,7 @@ changes nothing in it but the note of its columns.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -41,6 +41,10 @@ from sadih_dask.types import Array, Ints
 
 REMOVED_ROWS = 1 << 16
 """Deleted rows that are read at once."""
+ONE_CLASS = (
+    "all rows carry the same labels, that is one class; codes can only tell classes apart when "
+    "there are two or more. Add rows of another class"
+)
 CheckpointLike: TypeAlias = Checkpoint | str | os.PathLike[str] | None
 """A checkpoint, or the path or URL of one."""
 
@@ -54,6 +58,7 @@ class Scanned:
     seed         what anchors were drawn from, and starting codes will be
     coverage     the rows of a store that are in the statistics; None if there are others
     n_rows_loaded   rows that were not read, because a checkpoint had what they come to
+    shared       what methods have found in it that does not depend on the code length
     """
 
     statistics: Statistics
@@ -63,23 +68,28 @@ class Scanned:
     seed: int
     coverage: Coverage | None = None
     n_rows_loaded: int = 0
+    shared: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def validation(self) -> Validation:
         """What left-out rows say; models of several code lengths that learn from this share it."""
-        return Validation(self.statistics, self.seed)
+        anchored = self.anchor_map is not None
+        return Validation(self.statistics, self.seed, anchored=anchored)
 
     def check_classes(self) -> None:
         """Refuse rows among which there is nothing to tell apart."""
         if self.statistics.groups.n_groups < 2:
-            raise LabelError(
-                "all rows carry the same labels, that is one class; codes can only tell classes "
-                "apart when there are two or more. Add rows of another class"
-            )
+            raise LabelError(ONE_CLASS)
 
     def warn(self, n_bits: int) -> None:
         """Warn of labels that are probably not meant so, and of codes too short for them."""
         warn_of_labels(self.classes, self.statistics.counts, self.multi_label, n_bits)
+
+
+def check_several_classes(X: Any) -> None:
+    """Refuse a store of one class before it is read, not after."""
+    if isinstance(X, FeatureStore) and len(X.class_names) == 1 and len(X.shape("labels")) == 1:
+        raise LabelError(f"{X.url}: {ONE_CLASS}")
 
 
 def scan_rows(model: Learner, X: Any, y: Any, checkpoint: CheckpointLike = None) -> Scanned:

@@ -14,13 +14,14 @@ from sadih_dask.compute.tree import Tasks
 from sadih_dask.learning.encoders import (
     BY_REGRESSION,
     SHARPNESS,
+    VOTING,
     HashFunction,
     Opening,
     hash_function,
     unstandardised,
 )
 from sadih_dask.learning.features import AnchorMap
-from sadih_dask.learning.held_out import choose_penalty, hold_out
+from sadih_dask.learning.held_out import SHRINKAGES, choose_penalty, hold_out
 from sadih_dask.learning.labels import LabelGroups
 from sadih_dask.learning.open_world import open_encoder
 from sadih_dask.learning.problem import MAX_GROUPS, Problem, State
@@ -29,10 +30,20 @@ from sadih_dask.learning.similarity import SharedLabel, Similarity, group_simila
 from sadih_dask.learning.solver import Schedule, Solution, n_steps, solve
 from sadih_dask.learning.start import FEW_GROUPS, start_codes
 from sadih_dask.learning.statistics import Statistics
-from sadih_dask.retrieval.trial import OPENNESS_GRID, SHARPNESS_GRID, Choice, Trial
+from sadih_dask.retrieval.trial import (
+    OPENNESS_GRID,
+    SHARPNESS_GRID,
+    Choice,
+    Trial,
+    best_of,
+)
 from sadih_dask.types import EncoderKind, Floats, SimilarityKind
 
 RESTARTS = 8
+AT_AN_ANCHOR = 0.999
+"""What an anchor feature has of rows that are the anchor itself, or nearly."""
+LEAST_JUDGES = 256
+"""Rows that are no anchors, below which anchors are asked as well."""
 
 
 class Validation:
@@ -41,7 +52,18 @@ class Validation:
     Found when it is first asked for, and held: solves of several lengths share it.
     """
 
-    def __init__(self, statistics: Statistics, seed: int) -> None:
+    def __init__(self, statistics: Statistics, seed: int, *, anchored: bool = False) -> None:
+        """Leave rows of the sample out; of ``anchored`` features, those that are no anchors.
+
+        An anchor is like no row to come: it has 1 where all others may have next to nothing, and
+        without it that column hardly varies. Of delicious, errors of 300 times the labels' variance
+        came of them, and with these the largest penalty.
+        """
+        if anchored:
+            rows = statistics.sample
+            others = np.asarray((rows.features < AT_AN_ANCHOR).all(axis=1))
+            if others.sum() >= LEAST_JUDGES:
+                statistics = replace(statistics, sample=rows.take(others))
         self._statistics, self._seed = statistics, seed
         self._trials: dict[tuple[float, str, bool], Trial | None] = {}
 
@@ -53,7 +75,7 @@ class Validation:
     def trial(self, ridge: float, kind: EncoderKind, nested: bool = False) -> Trial | None:
         """What judges codes; None where no row can be left out."""
         if (key := (ridge, kind, nested)) not in self._trials:
-            parts = hold_out(self._statistics, ridge, balanced=kind == "posterior")
+            parts = hold_out(self._statistics, ridge, balanced=kind in VOTING)
             found = Trial(self._statistics, parts, kind, self._seed, nested) if parts else None
             self._trials[key] = found
         return self._trials[key]
@@ -100,7 +122,8 @@ class Family:
         ridge: float | str = parameters.ridge
         n_init = _count_starts(parameters.n_init, len(groups))
         begun = Steps(1 + n_init, f"Starting codes of {len(groups):,} label groups")
-        validation = validation or Validation(statistics, seed)
+        anchored = parameters.anchors is not None
+        validation = validation or Validation(statistics, seed, anchored=anchored)
         if isinstance(ridge, str):
             ridge = validation.penalty
         begun()
@@ -115,7 +138,10 @@ class Family:
         auto: EncoderKind = "posterior" if few or groups.single_label else "ridge"
         self._encoder: EncoderKind = auto if parameters.encoder == "auto" else parameters.encoder
         self._trial: Trial | None = None
-        self._balanced = self._encoder == "posterior"
+        self._balanced = self._encoder in VOTING
+        self._kinds: tuple[EncoderKind, ...] = (self._encoder,)
+        if parameters.encoder == "auto" and groups.single_label:
+            self._kinds = VOTING  # which of both says better whose a row is depends on the data
         if self._encoder in BY_REGRESSION:
             self._trial = validation.trial(ridge, self._encoder, parameters.start == "nested")
         self._starts = []
@@ -147,8 +173,11 @@ class Family:
         """The encoder of a member; without a map, for features that are mapped already, if any."""
         choice = self._choose(parameters.sharpness, parameters.openness, state.B)
         statistics, problem = self._regressed
+        if choice.kind == "discriminant":
+            shrinkage = SHRINKAGES[-1] if self._trial is None else self._trial.shrinkage
+            problem = replace(problem, ridge=shrinkage)
         common = statistics, problem, state, anchor_map
-        function = hash_function(self._encoder, *common, choice.sharpness)
+        function = hash_function(choice.kind, *common, choice.sharpness)
         if not choice.openness:
             return function
         P = open_encoder(problem, state.B, generator(self._seed, "open"))
@@ -169,15 +198,16 @@ class Family:
         if self._trial is None:
             given = SHARPNESS if isinstance(sharpness, str) else sharpness
             closed = isinstance(openness, str) or self._encoder not in BY_REGRESSION
-            return Choice(given, 0.0 if closed else float(openness))
+            return Choice(self._encoder, given, 0.0 if closed else float(openness))
         key = sharpness, openness, codes.tobytes()
         if key not in self._choices:
-            powers = SHARPNESS_GRID if self._encoder == "posterior" else (SHARPNESS,)
-            self._choices[key] = self._trial.choose(
-                codes,
-                powers if isinstance(sharpness, str) else (sharpness,),
-                OPENNESS_GRID if isinstance(openness, str) else (openness,),
-            )
+            if isinstance(sharpness, str):
+                grids = {kind: SHARPNESS_GRID.get(kind, (SHARPNESS,)) for kind in self._kinds}
+                votes = [(kind, power) for kind, powers in grids.items() for power in powers]
+            else:  # a power is one of the first kind's scores
+                votes = [(self._encoder, sharpness)]
+            opennesses = OPENNESS_GRID if isinstance(openness, str) else (openness,)
+            self._choices[key] = best_of(self._trial.attempt(codes, votes, opennesses))
         return self._choices[key]
 
 

@@ -119,14 +119,12 @@ def _(thing: Hasher) -> str:
 
 
 def _encoder(model: Hasher) -> str:
-    """The hash function that the model has; "auto" has chosen one of two."""
+    """The hash function that the model has."""
     if isinstance(function := model.hash_function_, BoostedTrees):
         return "decision trees"
     if not isinstance(model, SADIH):
         return "affine" if function.mixture is None else "vote of classes"
-    if model.encoder != "auto":
-        return model.encoder
-    return "ridge" if function.mixture is None else "posterior"
+    return model.encoder_
 
 
 def _group_names(model: Hasher) -> list[str]:

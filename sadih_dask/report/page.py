@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from sadih_dask.cluster.versions import versions_here
 from sadih_dask.model.estimator import Hasher
+from sadih_dask.model.methods.sadih import SADIH
 from sadih_dask.report.code_statistics import BitCounts, Buckets, NeighbourPictures
 from sadih_dask.report.html import count, duration, fill, inline_svg, score, size
 from sadih_dask.retrieval.codes import n_bytes
@@ -94,6 +95,11 @@ def drawings(found: Retrieval) -> Iterator[Drawing]:
         drawing = figures.neighbour_pictures(found.neighbours)
         chosen = " The queries go from the worst to the best average precision, evenly."
         yield replace(drawing, caption=drawing.caption + chosen)
+    if isinstance(model := found.model, SADIH) and (tried := model.openness_curve()):
+        opening = getattr(model.hash_function_, "opening", None)
+        weight = 0.0 if opening is None else opening.weight
+        has = min(tried, key=lambda choice: abs(choice.openness * choice.reach - weight))
+        yield figures.openness_curve(tried, has.openness, asked=model.openness != "auto")
     if len(found.model.trace_):
         yield figures.objective_trace(found.model.trace_)
     if found.bits is not None and found.bits.n_rows:

@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 
 from sadih_dask.learning.encoders import unit
-from sadih_dask.learning.held_out import HeldOut, class_folds
+from sadih_dask.learning.held_out import HeldOut, choose_shrinkage, class_folds
 from sadih_dask.learning.open_world import open_encoder
 from sadih_dask.learning.randomness import generator
 from sadih_dask.learning.start import prefixes
@@ -26,13 +26,19 @@ from sadih_dask.retrieval.histograms import group_histograms, histograms_within
 from sadih_dask.retrieval.metrics import mean_average_precision
 from sadih_dask.types import EncoderKind, Floats, Ints
 
-SHARPNESS_GRID = (1.0, 2.0, 4.0, 16.0)
+SHARPNESS_GRID: dict[EncoderKind, tuple[float, ...]] = {
+    "posterior": (1.0, 2.0, 4.0, 16.0),
+    "discriminant": (0.25, 0.5, 1.0),
+}
+"""What "auto" tries, where groups vote."""
 OPENNESS_GRID = (0.0, 0.3, 0.6, 1.0)
 MOST_LOST = 0.005
 """What classes to come may cost in mean average precision of *learned* and of *fresh*, at most."""
 MORE_ERRORS = 0.1
 """And as a share of what these lack to 1: rows that differ from the sample err more, in proportion.
 """
+WORTH = 0.002
+"""What classes to come must gain in the mean of all: less may as well be chance."""
 CLASS_FOLDS = 3
 LEAST_CLASSES = 6
 """Classes from which on some are left out whole: two in each fold."""
@@ -45,12 +51,14 @@ ALONE = 0.5
 class Choice:
     """How a hash function weighs what it knows, and what that was worth on rows left out.
 
+    kind        how likely each label group is: the encoder
     sharpness   power of the vote
     openness    weight of the open code, 1 for as much as the labels have
     reach       mean length of the label scores: what the openness is relative to
     qualities   mean average precision by protocol; NaN for what could not be measured
     """
 
+    kind: EncoderKind
     sharpness: float
     openness: float
     reach: float = ALONE
@@ -75,35 +83,46 @@ class Trial:
         """Mean average precision of *learned* for codes of the groups (l, g), middling vote."""
         key = codes.tobytes()
         if key not in self._known:
-            hashed = [part.label_scores(self.kind, codes, 2.0) for part in self.parts]
-            self._known[key] = self._learned(np.concatenate(hashed), codes)
+            middling = SHARPNESS_GRID.get(self.kind, (1.0, 1.0))[1]
+            hashed = self.label_scores(self.parts, self.kind, codes, middling)
+            self._known[key] = self._learned(hashed, codes)
         return self._known[key]
 
-    def choose(
-        self, codes: Floats, sharpnesses: Sequence[float], opennesses: Sequence[float]
-    ) -> Choice:
-        """The best of some ways to hash with given codes (l, g).
+    @cached_property
+    def shrinkage(self) -> float:
+        """Of the variances within groups, for discriminants."""
+        return choose_shrinkage(self.parts)
 
-        By the mean of the protocols that can be measured, of those which lose little in *learned*
-        and in *fresh*.
-        """
+    def label_scores(
+        self, parts: Sequence[HeldOut], kind: EncoderKind, codes: Floats, sharpness: float
+    ) -> Floats:
+        """Scores of the rows of parts, one part behind the other."""
+        shrinkage = self.shrinkage if kind == "discriminant" else 0.0
+        return np.concatenate(
+            [part.label_scores(kind, codes, sharpness, shrinkage) for part in parts]
+        )
+
+    def attempt(
+        self,
+        codes: Floats,
+        votes: Sequence[tuple[EncoderKind, float]],
+        opennesses: Sequence[float],
+    ) -> list[Choice]:
+        """What some ways to hash with given codes (l, g) are worth: encoders of a sharpness."""
         known = _Rows(self, self.parts, codes, any(opennesses))
         folds = self._class_folds if any(opennesses) else []
         unseen = _Rows(self, folds, codes, True)
         tried = []
-        for sharpness, openness in product(sharpnesses, opennesses):
-            hashed, reach = known.hash(sharpness, openness)
+        for vote, openness in product(votes, opennesses):
+            hashed, reach = known.hash(vote, openness)
             found = [self._learned(hashed, codes), self._fresh(hashed, known.group)]
             if folds:
-                hashed, _ = unseen.hash(sharpness, openness, reach)
+                hashed, _ = unseen.hash(vote, openness, reach)
                 cuts = np.cumsum([len(fold.group) for fold in folds])[:-1]
                 parts = zip(np.split(hashed, cuts), folds, strict=True)
                 found.append(_mean([self._fresh(part, fold.group) for part, fold in parts]))
-            tried.append(Choice(sharpness, openness, reach, tuple(found)))
-        best = np.fmax.reduce([choice.qualities[:2] for choice in tried])
-        least = best - np.minimum(MOST_LOST, MORE_ERRORS * (1.0 - best))
-        good = [choice for choice in tried if not np.any(choice.qualities[:2] < least)]
-        return max(good or tried, key=lambda choice: _mean(choice.qualities))
+            tried.append(Choice(*vote, openness, reach, tuple(found)))
+        return tried
 
     @cached_property
     def _class_folds(self) -> list[HeldOut]:
@@ -143,7 +162,7 @@ class _Rows:
 
     def __init__(self, trial: Trial, parts: Sequence[HeldOut], codes: Floats, opened: bool) -> None:
         self._trial, self._parts, self._codes = trial, parts, codes
-        self._label_scores: dict[float, Floats] = {}
+        self._label_scores: dict[tuple[EncoderKind, float], Floats] = {}
         self._open = [self._open_codes(part) for part in parts] if opened else []
         self.group = np.concatenate([part.group for part in parts]) if parts else np.zeros(0, int)
 
@@ -153,19 +172,30 @@ class _Rows:
         return unit(part.features @ P.T)
 
     def hash(
-        self, sharpness: float, openness: float, reach: float | None = None
+        self, vote: tuple[EncoderKind, float], openness: float, reach: float | None = None
     ) -> tuple[Floats, float]:
         """Scores whose signs are the bits, and the mean length of the labels' part."""
-        if sharpness not in self._label_scores:
-            kind = self._trial.kind
-            found = [part.label_scores(kind, self._codes, sharpness) for part in self._parts]
-            self._label_scores[sharpness] = np.concatenate(found)
-        scores = self._label_scores[sharpness]
+        if vote not in self._label_scores:
+            kind, sharpness = vote
+            found = self._trial.label_scores(self._parts, kind, self._codes, sharpness)
+            self._label_scores[vote] = found
+        scores = self._label_scores[vote]
         if reach is None:
             reach = float(np.linalg.norm(scores, axis=1).mean())
         if openness:
             scores = scores + openness * reach * np.concatenate(self._open)
         return scores, reach
+
+
+def best_of(tried: Sequence[Choice]) -> Choice:
+    """By the mean of the protocols that could be measured, of what loses little in the first two.
+
+    These are *learned* and *fresh*.
+    """
+    best = np.fmax.reduce([choice.qualities[:2] for choice in tried])
+    least = best - np.minimum(MOST_LOST, MORE_ERRORS * (1.0 - best))
+    good = [choice for choice in tried if not np.any(choice.qualities[:2] < least)]
+    return max(good or tried, key=lambda c: _mean(c.qualities) - WORTH * (c.openness > 0.0))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 from sadih_dask.errors import SadihError
 from sadih_dask.jobs.fit import Fitted, compare_models, fit, reusable
+from sadih_dask.jobs.rates import Rates
 from sadih_dask.jobs.tune import tune
 from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.methods import load_model, method_named
@@ -169,6 +170,10 @@ class Fit(Stage):
         change = reusable(store, wanted, earlier)[1]
         n_left = store.n_rows if change is None else change.n_new
         found: dict[str, Any] = {"rows": n_left, "bytes": n_left * store.row_bytes}
+        # Of many label sets no rate was measured; of a search, none of its solves
+        if said.method == "sadih" and said.search is None and len(store.shape("labels")) == 1:
+            columns = wanted.anchors if isinstance(wanted.anchors, int) else store.n_features
+            found["solving"] = Rates.load().of_solving(columns, len(store.class_names))
         if n_left:
             return found | {"memory": wanted.plan(store).total}
         return found | {"reason": "solved from the statistics of an earlier run"}

@@ -70,6 +70,19 @@ class WideSource(BatchedSource):
 
     columns: tuple[str, ...]
 
+    def in_order_of(self, other: RowSource) -> WideSource:
+        """Return it with columns as another table has them, however its own are ordered."""
+        if not isinstance(other, WideSource) or other.columns == self.columns:
+            return self
+        if set(other.columns) != set(self.columns):
+            own = sorted({*self.columns} - {*other.columns}) or [*self.columns]
+            raise InputError(
+                f"{self.origin} has columns that {other.origin} does not have, or not all of its: "
+                f"{', '.join(own[:3])}. Shards of one data set must agree: name the columns of the "
+                "features, or convert one of them."
+            )
+        return replace(self, columns=other.columns)
+
     def _read(self, start: int, stop: int) -> Block:
         out = np.empty((stop - start, self.width), self.dtype)
         at = 0

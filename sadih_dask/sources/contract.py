@@ -214,6 +214,10 @@ class RowSource(ABC):
         """
         return row
 
+    def in_order_of(self, other: RowSource) -> RowSource:  # noqa: ARG002
+        """Return the same source with the columns in the order of another shard, by their names."""
+        return self
+
     def reopened(self, start: int, stop: int) -> RowSource:  # noqa: ARG002
         """Return the same source for a task that reads these rows, in ascending order.
 

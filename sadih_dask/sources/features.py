@@ -393,6 +393,7 @@ def join(parts: Sequence[RowSource]) -> RowSource:
             f"{lists.origin} and {other.origin} hold rows of different form: "
             "lists in one, single values or vectors in the other. Ingest them apart."
         )
+    parts = [part.in_order_of(first) for part in parts]
     _check_alike(parts, lambda part: part.row_shape, "row shape", InputError)
     _check_alike(parts, lambda part: part.element, "element type", DtypeError)
     starts = (0, *accumulate(part.n_rows for part in parts))

@@ -236,6 +236,8 @@ def choose(
         raise InputError(f"{path}: has no variable {wanted!r}. It has: {listing}.")
     if len(variables) == 1:
         return variables[0]
+    if not variables:
+        raise FormatError(f"{path}: is empty, there are no {purpose} in it.")
     fitting = [v for v in variables if _fits(v, purpose)]
     if not fitting:
         raise FormatError(f"{path}: no variable can hold {purpose}. It has: {listing}.")

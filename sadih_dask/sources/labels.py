@@ -228,7 +228,7 @@ def advice(labels: LabelSource, n_rows: int) -> Iterator[Advice]:
     if not labels.multi_label and (mark := Vocabulary(np.array(names, str)).separator()):
         shown = next(name for name in names if mark in name)
         yield Advice(
-            f"{labels.origin}: most of the {len(names):,} classes are several tags with {mark!r} "
+            f"{labels.origin}: some of the {len(names):,} classes are several tags with {mark!r} "
             f"between them, such as {shown!r}, and rows are only similar if they have all of them "
             "in common",
             remedy=Remedy("For several labels a row pass {}", Argument("separator", mark)),

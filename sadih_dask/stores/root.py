@@ -323,7 +323,8 @@ def read_root(files: Files, kind: str) -> tuple[Root, Version]:
     version = conditional.read(files, ROOT, ROOT_LIMIT)
     if version is None:
         raise FormatError(
-            f"{files.url} is not a store: it has no {ROOT}. Check the path, or create the store"
+            f"{files.url} is not a store: it has no {ROOT}. Check the path; files of rows have to "
+            "be ingested into a store first"
         )
     return parse_root(files.url, version.data, kind), version
 

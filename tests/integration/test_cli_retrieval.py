@@ -12,6 +12,7 @@ from typing import Any
 
 import faiss
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zarr
@@ -146,6 +147,24 @@ def test_queries_may_be_features(folder: Path, here: Here, tmp_path: Path) -> No
             np.testing.assert_array_equal(found["distances"], expected.distances)
         name = "q000" if queries == "q.zarr" else "0"
         assert re.search(rf"^ *{name}  {expected.ids[0][0]} \(", out, re.MULTILINE)
+
+
+def test_queries_may_be_any_file_of_rows(folder: Path, here: Here, tmp_path: Path) -> None:
+    """A table with its own ids, and one vector."""
+    rows, codes = np.load(folder / "q-x.npy")[:3], folder / "db-codes.zarr"
+    names = ["first", "second", "third"]
+    pq.write_table(pa.table({"id": names, "emb": list(rows)}), tmp_path / "q.parquet")
+    np.save(tmp_path / "one.npy", rows[0])
+    expected = SADIH.load(folder / "m.sadih").search(CodeStore.open(codes), rows, 4).ids
+    for queries, n in (("q.parquet", 3), ("one.npy", 1)):
+        target = tmp_path / f"{queries}.finds.npz"
+        here(
+            *("search", codes, tmp_path / queries, "--model", folder / "m.sadih"),
+            *("-k", 4, "-o", target, "-q"),
+        )
+        with np.load(target) as found:
+            np.testing.assert_array_equal(found["ids"], expected[:n])
+            assert queries == "one.npy" or found["query_ids"].tolist() == names
 
 
 def test_search_within_a_radius(folder: Path, here: Here, tmp_path: Path) -> None:
@@ -385,6 +404,7 @@ def strange(folder: Path) -> Path:
         ("search db-codes.zarr text.npy --model m.sadih", "is no .npy file of numbers"),
         ("search db-codes.zarr none.npy --model m.sadih", "No such file"),
         ("search db-codes.zarr none.zarr", "Check the path"),
+        ("fit q-x.npy x.sadih", "q-x.npy is not a store.*be ingested"),
         ("search db-codes.zarr q-codes.zarr -o finds.csv", "must end in one of .parquet"),
         ("search db-codes.zarr q-codes.zarr -o no/finds.npz", "is not a folder; create it first"),
         ("search db.zarr q-codes.zarr", "holds 'sadih-features', expected 'sadih-codes'"),
@@ -395,8 +415,11 @@ def strange(folder: Path) -> Path:
             "evaluate m.sadih q.zarr db.zarr --codes other-codes.zarr",
             "Encode the rows with this one",
         ),
-        ("evaluate m.sadih q.zarr db.zarr --codes q-codes.zarr", "does not hold the hashed rows"),
-        ("evaluate m.sadih q.zarr db.zarr --codes learned.zarr", "they are learned"),
+        (
+            "evaluate m.sadih q.zarr db.zarr --codes q-codes.zarr",
+            "does not hold codes of the rows of",
+        ),
+        ("evaluate m.sadih q.zarr db.zarr --codes learned.zarr", "holds learned codes"),
         ("evaluate light.sadih q.zarr", "saved without statistics"),
         ("evaluate none.sadih q.zarr -o made", "none.sadih does not exist"),
         ("export q.zarr x.faiss", "holds 'sadih-features', expected 'sadih-codes'"),

@@ -260,6 +260,7 @@ def test_the_plan_does_nothing(here: Here, place: Path) -> None:
     out, _ = here("run", place / "pipeline.toml", "--plan", "--set", "model.anchors=20")
     assert "ingest    current" in out
     assert re.search(r"fit +to do, 1,\d\d\d rows, .* to read, at most .* of memory", out)
+    assert re.search(r"of memory, then about [\d.]+ s of a processor to solve", out)
     plan = json.loads(here("run", place / "pipeline.toml", "--plan", "--json")[0])
     assert {one["action"] for one in plan} == {"current", "not asked for"}
     assert contents(place / "runs") == before
@@ -379,8 +380,7 @@ def test_bad_data_is_named_and_nothing_becomes_the_latest(here: Here, place: Pat
 
 
 def test_an_index_needs_faiss(here: Here, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("runs.stages", "jobs.evaluate"):
-        monkeypatch.setattr(f"sadih_dask.{module}.find_spec", lambda name: None)
+    monkeypatch.setattr("sadih_dask.errors.find_spec", lambda name: None)
     _, err = here("run", place / "pipeline.toml", "--set", "export.index=flat", code=2)
     assert "pip install 'sadih-dask[faiss]'" in err
     assert not (place / "runs" / "artefacts").exists()

@@ -15,18 +15,21 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sadih_dask import SADIH
-from sadih_dask.model.methods.itq import ITQ
-from sadih_dask.model.methods.regression import SDH
+from sadih_dask.model.methods import METHODS, method_class
 from tests.support.datasets import blobs, tagged_blobs
-from tests.support.models import QUICK, same_model
+from tests.support.models import QUICK, few_steps, same_model
 
 
+@pytest.mark.filterwarnings("ignore:codes of 1 bits tell 2 classes apart")
 @parametrize_with_checks(
     [
         SADIH(n_bits=16, **QUICK),
         SADIH(n_bits=16, anchors=None),
-        ITQ(n_bits=1),
-        SDH(n_bits=16, anchors=None),
+        *(
+            method_class(name)(n_bits=1, anchors=None, **few_steps(name))
+            for name in METHODS
+            if name != "sadih"
+        ),
     ]
 )
 def test_estimator_checks(estimator: Any, check: Any) -> None:

@@ -10,7 +10,7 @@ from sadih_dask.learning.encoders import HashFunction, Opening
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.signs import scores, signs
 
-KINDS = ("affine", "vote", "open vote", "open affine")
+KINDS = ("affine", "vote", "open vote", "open affine", "logarithmic vote", "open logarithmic vote")
 ROWS = ("normal", "offset", "near ties", "denormal", "constant", "huge", "small", "zero")
 
 
@@ -26,7 +26,8 @@ def a_function(rng: np.random.Generator, kind: str, d: int, n_bits: int) -> Hash
         other = rng.standard_normal((d, n_bits))
         opening = Opening(other, rng.standard_normal(n_bits), float(rng.random()))
     sharpness = float(rng.choice([0.5, 1.0, 2.0, 3.7, 16.0, np.inf]))
-    return HashFunction(None, projection, offset, mixture, sharpness, opening)
+    logarithmic = "logarithmic" in kind
+    return HashFunction(None, projection, offset, mixture, sharpness, opening, logarithmic)
 
 
 def some_rows(rng: np.random.Generator, what: str, function: HashFunction, n: int) -> np.ndarray:
@@ -103,6 +104,7 @@ def test_bits_with_anchors_are_those_of_the_same_anchor_features_in_float64() ->
             function.mixture,
             function.sharpness,
             function.opening,
+            function.logarithmic,
         )
         assert np.array_equal(signs(function, rows)[0], function.project(rows) > 0.0)
 
@@ -113,7 +115,9 @@ def test_few_rows_of_usual_data_need_float64(kind: str) -> None:
     function = HashFunction(None, rng.standard_normal((64, 20)), rng.standard_normal(20) + 3.0)
     if "vote" in kind:
         codes = rng.choice([-1.0, 1.0], (20, 20))
-        function = HashFunction(None, function.projection, function.offset, codes)
+        function = HashFunction(
+            None, function.projection, function.offset, codes, logarithmic="logarithmic" in kind
+        )
     rows = rng.standard_normal((2000, 64)).astype(np.float32)
     again = signs(function, rows)[1]
     assert 0 < len(again) < 200

@@ -84,3 +84,9 @@ def shape(**changes: Any) -> ScanShape:
         "n_sampled": 10_000,
     }
     return ScanShape(**{**values, **changes})
+
+
+def few_steps(name: str) -> dict[str, int]:
+    """What keeps methods short whose steps are long or many."""
+    steps = {"ksh": 10, "och": 2, "fasth": 5}
+    return {"max_iter": steps[name]} if name in steps else {}

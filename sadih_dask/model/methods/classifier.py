@@ -36,7 +36,9 @@ class ClassCodes(Hasher):
             raise LabelError("rows have several labels; class codes need one class a row")
         shape = len(statistics.counts), self.n_bits
         codes = generator(scanned.seed, "codes").choice([-1.0, 1.0], shape)
-        projection, offset = discriminants(statistics)
+        if self.method not in scanned.shared:
+            scanned.shared[self.method] = discriminants(statistics)
+        projection, offset = scanned.shared[self.method]
         # The likeliest class alone has a say.
         function = HashFunction(scanned.anchor_map, projection, offset, codes, np.inf)
         return Learned(function, pack(codes))

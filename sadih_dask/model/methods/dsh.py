@@ -35,7 +35,7 @@ class DSH(SampleHasher):
         n_clusters = round(CLUSTERS_PER_BIT * self.n_bits)
         if len(X) < n_clusters:
             raise InputError(
-                f"{self.n_bits} bits need {n_clusters} clusters, but {len(X)} rows were sampled",
+                f"{self.n_bits} bits need {n_clusters} clusters, but n_samples={len(X)} are kept",
                 remedy=Remedy("{} or fewer bits", Argument("sample_rows", n_clusters)),
             )
         centres, sizes = clusters(X, n_clusters, scanned.seed)

@@ -10,6 +10,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from sklearn.ensemble import HistGradientBoostingClassifier
 from threadpoolctl import threadpool_limits
 
+from sadih_dask.learning.objective import Trace
 from sadih_dask.learning.randomness import generator
 from sadih_dask.learning.similarity import group_similarity
 from sadih_dask.learning.statistics import Statistics
@@ -58,7 +59,7 @@ class FastH(SampleHasher):
             trees = BoostedTrees(None, *(part[None] for part in grown[-1]))
             H = np.column_stack([H, np.where(trees.scores(rows) > 0.0, 1.0, -1.0)])
         parts = (np.stack(part) for part in zip(*grown, strict=True))
-        return Learned(BoostedTrees(scanned.anchor_map, *parts))
+        return Learned(BoostedTrees(scanned.anchor_map, *parts), trace=Trace((), 0, self.max_iter))
 
 
 @dataclass(frozen=True, eq=False)

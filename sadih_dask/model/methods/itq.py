@@ -24,6 +24,7 @@ from sadih_dask.model.methods.sampled import centred_rows
 from sadih_dask.model.scanning import Scanned
 from sadih_dask.types import Floats
 
+USUAL_BITS = 128
 CANONICAL_RIDGE = 1e-4
 """Added to both covariances of the canonical analysis, as in the authors' code."""
 
@@ -51,8 +52,8 @@ class Directions(Hasher):
     max_iter: int = 50
 
     @abstractmethod
-    def _directions(self, statistics: Statistics) -> Floats:
-        """Columns (d, l) that rows about their mean are projected onto."""
+    def _directions(self, statistics: Statistics, n: int) -> Floats:
+        """Columns (d, n) that rows about their mean are projected onto, the foremost first."""
 
     def _rotation(self, X: Floats, P: Floats, seed: int) -> Floats:
         """What turns the projections X P of sampled rows onto bits, (l, l)."""
@@ -65,7 +66,11 @@ class Directions(Hasher):
                 f"n_bits={self.n_bits}, but rows have {statistics.n_features} features and no more "
                 "directions"
             )
-        P = self._directions(statistics)
+        # More than are needed, and the same for all lengths: they are what takes the time.
+        n = max(self.n_bits, min(USUAL_BITS, statistics.n_features))
+        if (self.method, n) not in scanned.shared:
+            scanned.shared[self.method, n] = self._directions(statistics, n)
+        P = scanned.shared[self.method, n][:, : self.n_bits]
         R = self._rotation(centred_rows(statistics), P, scanned.seed)
         return Learned(through_mean(scanned, P @ R), trace=Trace((), 0, self.max_iter))
 
@@ -76,9 +81,9 @@ class ITQ(Directions):
     method: ClassVar = "itq"
     supervised: ClassVar = False
 
-    def _directions(self, statistics: Statistics) -> Floats:
+    def _directions(self, statistics: Statistics, n: int) -> Floats:
         d = statistics.n_features
-        kept = (d - self.n_bits, d - 1)
+        kept = (d - n, d - 1)
         # Of the features as they are: what varies little says little.
         return np.asarray(la.eigh(statistics.gram, subset_by_index=kept)[1][:, ::-1])
 
@@ -113,17 +118,17 @@ class ITQCCA(Directions):
 
     method: ClassVar = "itq-cca"
 
-    def _directions(self, statistics: Statistics) -> Floats:
-        n, G = statistics.n_samples, statistics.groups.matrix.toarray().astype(np.float64)
-        share = statistics.counts / n
+    def _directions(self, statistics: Statistics, n: int) -> Floats:
+        rows, G = statistics.n_samples, statistics.groups.matrix.toarray().astype(np.float64)
+        share = statistics.counts / rows
         rate = share @ G
         Cyy = (G * share[:, None]).T @ G - np.outer(rate, rate)
-        Cxy = statistics.standardised_sums().T @ G / n
-        Cxx = statistics.standardised_gram() / n
+        Cxy = statistics.standardised_sums().T @ G / rows
+        Cxx = statistics.standardised_gram() / rows
         for C in (Cxx, Cyy):
             C[np.diag_indices(len(C))] += CANONICAL_RIDGE
         M = Cxy @ la.solve(Cyy, Cxy.T, assume_a="pos")
         d = len(Cxx)
-        squared, w = la.eigh((M + M.T) / 2.0, Cxx, subset_by_index=(d - self.n_bits, d - 1))
+        squared, w = la.eigh((M + M.T) / 2.0, Cxx, subset_by_index=(d - n, d - 1))
         w = (w * np.sqrt(np.maximum(squared, 0.0)))[:, ::-1]
         return np.asarray(w / statistics.scale[:, None])

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import scipy.sparse as sp
 
+from sadih_dask.learning.objective import Trace
 from sadih_dask.learning.similarity import group_similarity
 from sadih_dask.learning.statistics import Statistics
 from sadih_dask.model.estimator import Learned
@@ -58,7 +59,7 @@ class KSH(SampleHasher):
             bits = [np.where(K @ a > 0.0, 1.0, -1.0) for a in ends]
             best = int(bits[1] @ residual(bits[1]) > bits[0] @ residual(bits[0]))
             A[:, k], H = ends[best], np.column_stack([H, bits[best]])
-        return Learned(through_mean(scanned, A))
+        return Learned(through_mean(scanned, A), trace=Trace((), 0, self.max_iter))
 
 
 def pairwise(statistics: Statistics) -> Product:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
+import numpy as np
+
+from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.learning.encoders import BY_REGRESSION, HashFunction
 from sadih_dask.model.estimator import Hasher, Learned
-from sadih_dask.model.scanning import Scanned
+from sadih_dask.model.scanning import Scanned, known_scan
 from sadih_dask.model.solve import learn
-from sadih_dask.retrieval.codes import pack
+from sadih_dask.retrieval.codes import pack, unpack
+from sadih_dask.retrieval.trial import OPENNESS_GRID, Choice
 from sadih_dask.types import Array, EncoderKind, Loss, SimilarityKind, SolverKind, StartKind
 
 
@@ -30,14 +35,16 @@ class SADIH(Hasher):
     solver : {"exact", "paper"}, default="exact"
         "exact" minimises in every step, so the objective never rises (with the l21 loss); "paper"
         runs the equations as printed.
-    start : {"separated", "random"}, default="separated"
-        Codes to start from: well separated and easy to predict from the features, or the paper's
-        random ones.
-    encoder : {"auto", "posterior", "ridge", "orthogonal", "lemma"}, default="auto"
+    start : {"separated", "nested", "random"}, default="separated"
+        Codes to start from: well separated and easy to predict from the features; "nested" ones,
+        whose first 16, 32, 64, ... bits are that as well and serve as codes of that length; or the
+        paper's random ones.
+    encoder : {"auto", "posterior", "discriminant", "ridge", "orthogonal", "lemma"}, default="auto"
         Hash function for rows without labels: a vote of the label groups' codes weighted by how
-        likely each group is, ridge regression to the learned codes, or the paper's orthogonal
-        encoder by exact descent or by its Lemma 1. "auto" is posterior, or ridge where label sets
-        are so many that they hardly ever come twice.
+        likely each group is, which ridge regression or linear discriminants say; ridge regression
+        to the learned codes; or the paper's orthogonal encoder by exact descent or by its Lemma 1.
+        "auto" is what does better of the first two, posterior where rows have several labels, and
+        ridge where label sets are so many that they hardly ever come twice.
     anchors : int, array or None, default=1000
         Number of radial basis functions about training rows that are drawn, or the rows they are
         about, (anchors, features); None hashes the features themselves.
@@ -49,8 +56,10 @@ class SADIH(Hasher):
         Ridge penalty of the encoder per row. Here and below "auto" is what does best on rows that
         are left out: up to 2,048, sampled during the scan and taken out of the statistics again.
     sharpness : float or "auto"
-        Power that the scores of the label groups are raised to before they vote ("posterior"): 1
-        lets all have their say, from about 16 on the likeliest decides alone.
+        Power that the weights of the label groups are raised to before they vote. "posterior": 1
+        lets all have their say, from about 16 on the likeliest decides alone; "discriminant": about
+        1, and less the fewer rows there are. A number goes with "posterior" unless the other is
+        asked for.
     openness : float from 0 to 1, or "auto"
         From "the classes I know" to "whatever comes": how much a row's code owes to where it lies
         among all rows, whichever its class, beside the codes of the known classes. "auto" leaves
@@ -94,3 +103,31 @@ class SADIH(Hasher):
             self, scanned.statistics, scanned.anchor_map, scanned.seed, scanned.validation
         )
         return Learned(function, pack(solution.state.B.T), solution.trace)
+
+    @property
+    def encoder_(self) -> EncoderKind:
+        """The hash function that the model has: what was asked for, or what "auto" has chosen."""
+        if self.encoder != "auto":
+            return self.encoder
+        function = cast(HashFunction, self.hash_function_)  # which has no trees
+        voting: EncoderKind = "discriminant" if function.logarithmic else "posterior"
+        return "ridge" if function.mixture is None else voting
+
+    def openness_curve(self) -> list[Choice]:
+        """What known and unseen classes find at each openness, on the rows that "auto" asks.
+
+        The same folds say it again, from the statistics; no row is read. Empty where no row can be
+        left out, and for the paper's encoders.
+        """
+        if self.statistics_ is None or self.encoder_ not in BY_REGRESSION:
+            return []
+        function, given = cast(HashFunction, self.hash_function_), self.openness
+        validation = known_scan(self).validation
+        ridge = validation.penalty if isinstance(self.ridge, str) else self.ridge
+        trial = validation.trial(ridge, self.encoder_, self.start == "nested")
+        if trial is None:
+            return []
+        codes = np.where(unpack(self.label_codes_, function.n_bits).T, 1.0, -1.0)
+        grid = {*OPENNESS_GRID, *(() if isinstance(given, str) else (given,))}
+        with one_blas_thread():
+            return trial.attempt(codes, [(self.encoder_, function.sharpness)], sorted(grid))

@@ -16,6 +16,7 @@ from sadih_dask.report.figures.retrieval import (
     Curve,
     map_against_bits,
     neighbour_pictures,
+    openness_curve,
     precision_recall,
     precision_retrieved,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "map_against_bits",
     "neighbour_pictures",
     "objective_trace",
+    "openness_curve",
     "pair_distances",
     "precision_recall",
     "precision_retrieved",

@@ -25,6 +25,7 @@ from sadih_dask.report.figures.style import (
     readable,
 )
 from sadih_dask.report.html import GREEN, INK, MUTED, VERMILION
+from sadih_dask.retrieval.trial import MOST_LOST, Choice
 from sadih_dask.types import Bytes, Floats
 
 MOST_TICKS = 8
@@ -126,6 +127,40 @@ def map_against_bits(curves: Sequence[Curve]) -> Drawing:
             "memory without finding more."
         ),
         labels=("bits", "mean average precision"),
+        finish=finish,
+        every_point=True,
+    )
+
+
+def openness_curve(tried: Sequence[Choice], chosen: float, *, asked: bool) -> Drawing:
+    """Mean average precision of known and of unseen classes against openness.
+
+    ``chosen`` is the openness that the model has, and ``asked`` whether somebody gave it.
+    """
+    names = ("learned", "fresh", "unseen")[: len(tried[0].qualities)]
+    x = np.array([choice.openness for choice in tried])
+    found = np.array([choice.qualities for choice in tried]).T
+    curves = [Curve(name, x, y) for name, y in zip(names, found, strict=True)]
+
+    def finish(axes: Axes) -> None:
+        axes.set_xlim(0.0, 1.0)
+        axes.set_ylim(0.0, 1.02)
+        axes.axvline(chosen, color=MUTED.light, linewidth=1.0, linestyle=(0, (4, 2)))
+
+    why = (
+        "as was asked for"
+        if asked
+        else f"the best mean of these that costs known classes hardly anything ({MOST_LOST})"
+    )
+    return _drawing(
+        curves,
+        name="openness",
+        heading="Known classes and classes to come",
+        caption=(
+            "Rows that were left out of learning, and classes left out whole (unseen), at each "
+            f"openness. This model has {chosen:g}, {why}."
+        ),
+        labels=("openness", "mean average precision"),
         finish=finish,
         every_point=True,
     )

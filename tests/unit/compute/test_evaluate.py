@@ -282,6 +282,26 @@ def test_codes_of_another_model_are_refused(problem, tmp_path: Path) -> None:
         evaluate_model(SADIH.load(tmp_path / "m"), (Q, z))
 
 
+def test_codes_of_other_rows_are_refused(problem, tmp_path: Path) -> None:
+    """As many rows, and of the same model: only what the codes say of themselves tells."""
+    model, (X, y, Q, z) = problem
+    rows = FeatureStore.create(tmp_path / "f", X, y, ids=np.arange(len(X)))
+    other = FeatureStore.create(tmp_path / "o", X[::-1], y[::-1])
+    codes, asked = model.encode(rows, tmp_path / "c"), model.transform(Q)
+    found = evaluate(codes, asked, rows, z, n_bits=N_BITS)
+    assert_equal(found, evaluate_model(model, (Q, z), rows, codes=codes).encoded)
+    learned = model.encode(rows, tmp_path / "l", learned=True)
+    with pytest.raises(InputError, match="holds learned codes"):
+        evaluate_model(model, (Q, z), rows, codes=learned)
+    rows.delete([3])
+    rows.append(X[:1], y[:1], ids=[1000])
+    for labels in (other, rows):
+        with pytest.raises(InputError, match="does not hold codes of the rows of"):
+            evaluate(codes, asked, labels, z, n_bits=N_BITS)
+        with pytest.raises(InputError, match="does not hold codes of the rows of"):
+            evaluate_model(model, (Q, z), labels, codes=codes)
+
+
 @pytest.mark.parametrize("lacking", [False, True])
 def test_a_model_meets_stores_by_the_names_of_classes(tmp_path: Path, lacking: bool) -> None:
     """A database that was ingested apart numbers its classes otherwise, and may lack some."""

@@ -131,5 +131,7 @@ def test_what_is_not_ours(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no store of this package"):
         inspect(tmp_path / "folder")
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(IntegrityError, match="damaged or not a sadih-model"):
+    with pytest.raises(
+        IntegrityError, match=r"damaged or not a sadih-model\. Files of rows have to be ingested"
+    ):
         inspect(tmp_path / "text")

@@ -122,6 +122,7 @@ def test_targets_keep_the_order_of_rows() -> None:
     [
         (["a;b", "b;c", "a;c", "a;b;c", "a"], ";"),
         (["a|b", "b|c", "a|c", "c|b"], "|"),
+        (["a;b", "a", "b", "c;a"], ";"),  # most have one tag
         (["Smith, Ann", "Smith, Bob", "Jones, Cid", "Brown, Eve"], None),  # parts are not shared
         (["a", "b", "c", "d;a"], None),
         (["a;b", "c"], None),

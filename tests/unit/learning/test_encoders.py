@@ -5,15 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import multivariate_normal
 
 from sadih_dask.learning.encoders import (
     HashFunction,
     Opening,
+    discriminant_encoder,
+    group_likelihoods,
     hash_function,
     orthogonal_encoder,
     ridge_encoder,
     unstandardised,
     vote,
+    vote_by_logarithms,
 )
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.open_world import open_encoder
@@ -24,7 +28,7 @@ from sadih_dask.learning.updates import encoder_printed
 from tests.support import dense
 from tests.support.datasets import blobs, tagged_blobs
 
-KINDS = ["posterior", "ridge", "orthogonal", "lemma"]
+KINDS = ["posterior", "discriminant", "ridge", "orthogonal", "lemma"]
 
 
 def pose(
@@ -45,6 +49,27 @@ def pose(
     ]
     assert sets.shape[1] == len(statistics.groups)
     return statistics, problem, starting_state(problem, codes), codes[:, order]
+
+
+@pytest.mark.parametrize("lam", [1e-5, 0.1, 1.0])
+def test_discriminants_are_normal_log_likelihoods(lam: float) -> None:
+    features, labels = blobs()
+    _, problem, state, _ = pose(features, labels, ridge=lam)
+    P, intercept = discriminant_encoder(problem, state)
+    X = dense.standardise(features.T).T
+    groups = [X[labels == k] for k in np.unique(labels)]
+    within = sum((g - g.mean(axis=0)).T @ (g - g.mean(axis=0)) for g in groups) / len(X)
+    law = [multivariate_normal(g.mean(axis=0), within + lam * np.eye(len(within))) for g in groups]
+    share = np.log([len(g) / len(X) for g in groups])
+    expected = np.stack([one.logpdf(X) for one in law], axis=1) + share
+    found = X @ P.T + intercept
+    np.testing.assert_allclose(found - found[:, :1], expected - expected[:, :1], atol=1e-8)
+    np.testing.assert_allclose(group_likelihoods(problem, X, np.array([1])), found[:, [1]])
+    codes = np.random.default_rng(0).choice([-1.0, 1.0], (len(groups), 6))
+    probable = np.exp(0.5 * (expected - expected.max(axis=1, keepdims=True)))
+    mixed = probable @ codes
+    mixed *= (1 / probable.sum(axis=1) / np.linalg.norm(mixed, axis=1))[:, None]
+    np.testing.assert_allclose(vote_by_logarithms(found, codes, 0.5), mixed, atol=1e-8)
 
 
 @pytest.mark.parametrize("make", [blobs, tagged_blobs])
@@ -76,6 +101,9 @@ def test_standardisation_is_folded_in(kind: Any, anchors: int | None) -> None:
         likely = np.maximum(problem.group_coefficients.T @ X + problem.N[:, None] / problem.n, 0.0)
         expected = state.B @ likely**2
         expected *= likely.max(axis=0) / np.linalg.norm(expected, axis=0)
+    elif kind == "discriminant":
+        P, intercept = discriminant_encoder(problem, state)
+        expected = vote_by_logarithms((P @ X + intercept[:, None]).T, state.B.T, 2.0).T
     elif kind == "orthogonal":
         expected = orthogonal_encoder(problem, state)[0] @ X
     else:

@@ -11,6 +11,7 @@ from sadih_dask.learning.held_out import (
     choose_penalty,
     class_folds,
     hold_out,
+    lost_by_rank,
 )
 from sadih_dask.learning.open_world import open_encoder
 from sadih_dask.learning.problem import Problem
@@ -73,6 +74,17 @@ def test_penalties_fit_the_data() -> None:
     assert choose_penalty(Statistics.of_block(X, y), seeded()) >= 0.1
     few = Statistics.of_block(X[:2], y[:2])
     assert choose_penalty(few, seeded()) == DEFAULT_PENALTY
+
+
+def test_the_loss_by_rank_is_that_of_a_ranking() -> None:
+    rng = np.random.default_rng(0)
+    scores, label, n_rows = rng.normal(size=(20, 6)), rng.integers(6, size=20), 4000
+    lost = lost_by_rank(scores, label)
+    for row, own, found in zip(scores, label, lost, strict=True):
+        ranking = np.repeat(np.argsort(-row), n_rows)  # whole classes, one behind the other
+        places = 1 + np.flatnonzero(ranking == own)
+        precision = np.mean(np.arange(1, n_rows + 1) / places)
+        assert found == pytest.approx(1.0 - precision, abs=1e-3)
 
 
 def test_the_penalty_does_not_depend_on_the_order_of_rows() -> None:

@@ -97,6 +97,14 @@ def test_every_container_gives_the_same_classes(
         assert found.score(X, values) == expected.score(X, values)
 
 
+def test_a_store_of_one_class_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    alike = FeatureStore.create(tmp_path / "one", X, ["7"] * len(X))
+    seen: list[Any] = []
+    with pytest.raises(LabelError, match=r"one: all rows carry the same labels.*Add rows"):
+        model().fit(alike, progress=lambda *told: seen.append(told))
+    assert not seen
+
+
 def test_numbers_that_are_ingested_stay_numbers(tmp_path: Path) -> None:
     store = FeatureStore.create(tmp_path / "s", X, Y, class_names=["7", "8", "10"])
     found = model().fit(store)

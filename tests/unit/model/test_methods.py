@@ -27,7 +27,7 @@ from sadih_dask.model.methods.itq import CANONICAL_RIDGE, ITQ, ITQCCA, PCAH, PCA
 from sadih_dask.model.methods.regression import FSDH, SDH, SDHR, _with_margin
 from sadih_dask.model.parameters import ALL_PARAMETERS, parameters_of
 from sadih_dask.retrieval.codes import unpack
-from tests.support.models import same_bits
+from tests.support.models import few_steps, same_bits
 
 OTHERS = [name for name in METHODS if name != "sadih"]
 
@@ -38,12 +38,6 @@ def digits() -> tuple[np.ndarray, ...]:
     order = np.random.default_rng(0).permutation(len(X))
     X, y = X[order].astype(np.float32), y[order]
     return X[:1200], y[:1200], X[1200:], y[1200:]
-
-
-def few_steps(name: str) -> dict[str, int]:
-    """What keeps methods short whose steps are long or many."""
-    steps = {"ksh": 10, "och": 2, "fasth": 5}
-    return {"max_iter": steps[name]} if name in steps else {}
 
 
 @cache

@@ -319,7 +319,7 @@ def test_dsh_as_printed(data: Any) -> None:
     one, two = (centres[list(side)] for side in zip(*kept, strict=True))
     expected = X @ (one - two).T - np.einsum("kd,kd->k", one - two, (one + two) / 2)
     np.testing.assert_allclose(model.project(X), expected, atol=1e-6)
-    with pytest.raises(InputError, match="100 bits need 150 clusters, but 90 rows were sampled"):
+    with pytest.raises(InputError, match="100 bits need 150 clusters, but n_samples=90 are kept"):
         DSH(n_bits=100).fit(X, y)
 
 

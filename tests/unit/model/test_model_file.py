@@ -42,7 +42,8 @@ def path(tmp_path: Path, small: SADIH) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("encoder", "anchors"), [("posterior", 5), ("ridge", None), ("orthogonal", 5), ("lemma", None)]
+    ("encoder", "anchors"),
+    [("posterior", 5), ("discriminant", None), ("ridge", None), ("orthogonal", 5), ("lemma", None)],
 )
 @pytest.mark.parametrize(
     "labels",

@@ -5,16 +5,17 @@ import pytest
 from sklearn.datasets import load_digits
 
 from sadih_dask import SADIH
+from sadih_dask.model.methods.classifier import ClassCodes
+from sadih_dask.model.methods.itq import ITQ
 from tests.benchmarks.bench_robustness import (
     Case,
     divide,
     few,
     gaussian,
+    hashed,
     imbalanced,
-    itq,
     measure,
     noisy,
-    sadih,
 )
 
 
@@ -34,9 +35,10 @@ def digits() -> Case:
     ids=lambda value: value.name if isinstance(value, Case) else None,
 )
 def test_hard_cases(case: Case, least: float) -> None:
-    learned, fresh, _ = measure(case, sadih(case, 32))
+    learned, fresh, _ = measure(case, hashed(SADIH, case, 32))
     assert learned > least
-    assert fresh > measure(case, itq(case, 32))[1]
+    assert fresh > measure(case, hashed(ITQ, case, 32))[1]
+    assert fresh > measure(case, hashed(ClassCodes, case, 32))[1] - 0.01
 
 
 def test_few_rows_give_the_same_quality_in_any_order() -> None:

@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.datasets import load_digits
 
 from sadih_dask import SADIH
 from sadih_dask.errors import InputError
+from sadih_dask.model.methods.classifier import ClassCodes
 from sadih_dask.model.parameters import PARAMETERS
 from sadih_dask.model.solve import Family, learn
 from tests.support.datasets import blobs, tagged_blobs
@@ -32,7 +34,9 @@ def noisy(multi_label: bool) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("multi_label", [False, True])
 @pytest.mark.parametrize("n_bits", [4, 24])
-@pytest.mark.parametrize("encoder", ["auto", "posterior", "ridge", "orthogonal", "lemma"])
+@pytest.mark.parametrize(
+    "encoder", ["auto", "posterior", "discriminant", "ridge", "orthogonal", "lemma"]
+)
 def test_members_of_a_family_have_the_bits_of_a_solve(
     multi_label: bool, n_bits: int, encoder: Any
 ) -> None:
@@ -71,3 +75,30 @@ def test_models_of_several_lengths_are_those_of_refits() -> None:
     assert model.n_bits == 8
     with pytest.raises(InputError, match="n_bits=100000; expected a whole number from 1 to 2048"):
         model.at_lengths([8, 100_000])
+
+
+def test_many_classes_are_told_apart_as_well_as_by_a_classifier() -> None:
+    rng = np.random.default_rng(0)
+    means = rng.standard_normal((300, 16))
+    y = rng.permutation(np.repeat(np.arange(300), 12))
+    X = means[y] + 0.35 * rng.standard_normal((len(y), 16))
+    new, held = slice(0, 900), slice(900, None)
+    found = SADIH(32, anchors=None).fit(X[held], y[held])
+    plain = ClassCodes(32).fit(X[held], y[held])
+    assert found.encoder_ == "discriminant"
+    regressed = SADIH(32, anchors=None, encoder="posterior").fit(X[held], y[held])
+    scores = [model.score(X[new], y[new]) for model in (found, plain, regressed)]
+    assert scores[0] > scores[1] - 0.01
+    assert scores[0] > scores[2] + 0.05
+
+
+def test_the_curve_of_openness_is_what_auto_chose_by() -> None:
+    X, y = load_digits(return_X_y=True)
+    model = SADIH(16, anchors=100, n_init=1).fit(X[:900], y[:900])
+    tried = model.openness_curve()
+    assert [choice.openness for choice in tried] == [0.0, 0.3, 0.6, 1.0]
+    opening = model.hash_function_.opening
+    assert opening is not None
+    assert opening.weight in [choice.openness * choice.reach for choice in tried]
+    assert tried[-1].qualities[2] > tried[0].qualities[2]
+    assert SADIH(8, anchors=None, encoder="lemma").fit(X, y).openness_curve() == []

@@ -129,7 +129,7 @@ def test_the_page_is_accessible(page) -> None:
     levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
     assert all(b <= a + 1 for a, b in pairwise(levels))
     figures_ = page.of("figure")
-    assert len(figures_) == len(page.of("figcaption")) == 7
+    assert len(figures_) == len(page.of("figcaption")) == 8
     for svg in page.of("svg"):
         assert svg["role"] == "img"
         assert len(svg["aria-label"] or "") > 40

@@ -89,7 +89,9 @@ def test_nested_codes_are_judged_by_their_prefixes_too() -> None:
     mean = np.mean([alone(B[:k]) for k in (16, 32, 40)])
     assert nested(B) == pytest.approx(mean, abs=1e-12)
     assert nested(B) != pytest.approx(alone(B), abs=1e-4)
-    [closed], [plain] = (trial.choose(B, [2.0], [0.0]).qualities[:1] for trial in (nested, alone))
+    [closed], [plain] = (
+        trial.attempt(B, [("ridge", 2.0)], [0.0])[0].qualities[:1] for trial in (nested, alone)
+    )
     assert closed == nested(B)
     assert plain == alone(B)
 

@@ -233,7 +233,7 @@ def test_text_errors_name_the_row(tmp_path):
     with pytest.raises(FormatError, match=r"y\.csv: is not a CSV file"):
         open_labels(path)
     path.write_text("")
-    with pytest.raises(FormatError, match=r"y\.csv: no variable can hold labels"):
+    with pytest.raises(FormatError, match=r"y\.csv: is empty, there are no labels in it"):
         open_labels(path)
 
 

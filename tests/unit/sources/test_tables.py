@@ -1,6 +1,7 @@
 """Tables as people write them: a column for each feature, ids and class names beside; folders."""
 
 import json
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -8,10 +9,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from sadih_dask import SADIH
 from sadih_dask.errors import FormatError, InputError, LabelError, NoFilesError
-from sadih_dask.ingest import DataFiles
+from sadih_dask.ingest import DataFiles, compare, ingest
 from sadih_dask.ingest.inputs import open_inputs
-from sadih_dask.sources import open_features, open_labels
+from sadih_dask.jobs.evaluate import Collection
+from sadih_dask.sources import open_features, open_ids, open_labels
+from sadih_dask.stores import FeatureStore
 
 ROWS = np.random.default_rng(0).normal(size=(50, 6)).astype("f4")
 KINDS = np.random.default_rng(1).integers(0, 3, 50)
@@ -79,6 +83,31 @@ def test_an_index_of_pandas_is_the_ids(tmp_path):
     assert everything(found.ids).tolist() == NAMES
 
 
+def other_names(tmp_path):
+    path = tmp_path / "x.parquet"
+    write(frame().rename(columns={"label": "topic", "id": "url"}), path)
+    return path
+
+
+def test_columns_that_nobody_found_are_named(tmp_path):
+    vectors = pd.DataFrame({"emb": list(ROWS), "topic": KINDS, "url": NAMES})
+    write(vectors, tmp_path / "x.parquet")
+    files = DataFiles(str(tmp_path / "x.parquet"))
+    (said,) = map(str, open_inputs(files).advice())
+    assert "Not read: 'topic' (50 int64), 'url' (50 " in said
+    assert "labels_variable" in said
+    with pytest.raises(LabelError, match=r"beside the features there is 'topic' .*'url'"):
+        compare(replace(files, labelled=True), tmp_path / "s.zarr")
+    assert not [*open_inputs(replace(files, labels_variable="topic")).advice()]
+
+
+def test_a_plan_takes_named_columns_for_what_they_are(tmp_path):
+    named = {"labels_variable": "topic", "ids_variable": "url", "labelled": True}
+    files = DataFiles(str(other_names(tmp_path)), **named)
+    assert compare(files, tmp_path / "s.zarr").n_new_rows == 50
+    assert open_inputs(files).features.width == 6
+
+
 def test_no_ids_if_none_are_wanted(tmp_path):
     write(frame(), tmp_path / "x.parquet")
     assert open_inputs(DataFiles(tmp_path / "x.parquet")).ids is not None
@@ -114,6 +143,12 @@ def test_numbers_in_a_txt_file_are_one_a_line(tmp_path):
     np.savetxt(tmp_path / "x.txt", ROWS)
     with pytest.raises(InputError, match=r"one value a line.*np.loadtxt"):
         open_features(tmp_path / "x.txt")
+
+
+def test_an_empty_file_of_ids(tmp_path):
+    (tmp_path / "gone.txt").write_text("")
+    with pytest.raises(FormatError, match=r"gone\.txt: is empty, there are no ids in it"):
+        open_ids(tmp_path / "gone.txt")
 
 
 def test_long_listings_say_how_many_more(tmp_path):
@@ -217,3 +252,32 @@ def test_shards_and_their_labels_are_compared_pair_by_pair(tmp_path):
     features = [tmp_path / "x_a.npy", tmp_path / "x_b.npy"]
     with pytest.raises(LabelError, match=r"y_b.npy: has labels for 30 rows, but .*x_a.npy.* 20"):
         open_inputs(DataFiles(features, labels=[tmp_path / "y_b.npy", tmp_path / "y_a.npy"]))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_columns_of_shards_meet_by_name(tmp_path, form):
+    """Whatever their order in each file; rows that are added have to keep it."""
+    rows = pd.DataFrame({"e0": [1.0, 2.0], "e1": [3.0, 4.0], "label": ["cat", "dog"]})
+    turned, other = rows[["e1", "label", "e0"]], rows.rename(columns={"e1": "e7"})
+    for name, table in (("a", rows), ("b", turned), ("c", other), ("d", 2 * turned)):
+        write(table, tmp_path / f"{name}.{form}")
+    store = ingest(DataFiles(str(tmp_path / f"[ab].{form}")), tmp_path / "s").store
+    np.testing.assert_array_equal(store.read("features"), [[1, 3], [2, 4], [1, 3], [2, 4]])
+    with pytest.raises(InputError, match=r"c\..* has columns that .*a\..* does not have.* e7"):
+        ingest(DataFiles(str(tmp_path / f"[ac].{form}")), tmp_path / "t")
+    for name in ("c", "d"):
+        with pytest.raises(InputError, match="its columns are not those of the files"):
+            ingest(DataFiles(tmp_path / f"{name}.{form}"), tmp_path / "s", mode="append")
+    assert FeatureStore.open(tmp_path / "s").n_rows == 4
+
+
+def test_tables_of_queries_have_the_columns_of_the_database(tmp_path):
+    names = [*frame().columns]
+    stores = {}
+    for name, columns in (("a", names), ("b", names), ("c", names[::-1])):
+        write(frame()[columns], tmp_path / f"{name}.parquet")
+        stores[name] = ingest(DataFiles(tmp_path / f"{name}.parquet"), tmp_path / name).store
+    model = SADIH(n_bits=4, anchors=None, n_init=1).fit(stores["a"])
+    Collection(stores["b"], stores["a"]).check(model)
+    with pytest.raises(InputError, match=r"with other columns of features .*in another order"):
+        Collection(stores["c"], stores["a"]).check(model)
