@@ -271,12 +271,12 @@ def open_inputs(files: DataFiles, known: Sequence[str] | None = None) -> Inputs:
     return Inputs(features, labels, ids, thumbnails, wanted)
 
 
-def read_rows(path: str) -> tuple[Array, Array | None]:
+def open_rows(path: str) -> tuple[RowSource, Array | None]:
     """Return the features of a file and, if a column is named like them, the ids, in memory."""
     features = open_features(path)
     ids = _open_ids(DataFiles(path), features)
     names = None if ids is None else np.array(ids.read(0, ids.n_rows).tolist())
-    return features.read(0, features.n_rows), names
+    return features, names
 
 
 def _open_ids(files: DataFiles, features: RowSource) -> RowSource | None:

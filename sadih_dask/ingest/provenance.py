@@ -36,6 +36,7 @@ from sadih_dask.files.filesystem import (
     status,
 )
 from sadih_dask.ingest.inputs import BESIDE, DataFiles, Inputs
+from sadih_dask.sources import RowSource
 from sadih_dask.sources.arrow import WideSource
 from sadih_dask.sources.chunked import MARKERS
 from sadih_dask.sources.contract import reading
@@ -210,9 +211,7 @@ class Provenance:
     def read_as(self, inputs: Inputs, dtype: str) -> Provenance:
         """Return the same with a fingerprint of everything that is read, classes included."""
         fingerprint = _digest([self.fingerprint, inputs.notes(), dtype])
-        first = parts_of(inputs.features)[0]
-        columns = _digest(first.columns)[:16] if isinstance(first, WideSource) else ""
-        return replace(self, fingerprint=fingerprint, columns=columns)
+        return replace(self, fingerprint=fingerprint, columns=columns_of(inputs.features))
 
     def followed_by(self, other: Provenance) -> Provenance:
         """Return the record after another ingestion."""
@@ -222,6 +221,7 @@ class Provenance:
             marks=(*self.marks, *other.marks),
             beside=(*(mark for mark in self.beside if mark.path not in renewed), *other.beside),
             fingerprint=_digest([self.fingerprint, other.fingerprint]),
+            columns=other.columns or self.columns,
         )
 
     def has(self, mark: FileMark) -> bool:
@@ -338,6 +338,15 @@ def provenance_of(store: FeatureStore) -> Provenance | None:
     """Return what a store remembers of its sources, or None if it was not made by ingestion."""
     data = store.sources_record()
     return None if data is None else Provenance.from_bytes(data, store.url)
+
+
+def columns_of(rows: FeatureStore | RowSource) -> str:
+    """Return a hash of the names of features in their order, or nothing if they have no names."""
+    if isinstance(rows, FeatureStore):
+        known = provenance_of(rows)
+        return "" if known is None else known.columns
+    first = parts_of(rows)[0]
+    return _digest(first.columns)[:16] if isinstance(first, WideSource) else ""
 
 
 def in_words(places: Sequence[str]) -> str:

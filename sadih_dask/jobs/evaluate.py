@@ -22,7 +22,7 @@ from sadih_dask.errors import InputError
 from sadih_dask.files.archive import read_archive, write_archive
 from sadih_dask.files.file import write_text
 from sadih_dask.files.redaction import redact
-from sadih_dask.ingest.provenance import provenance_of
+from sadih_dask.ingest.provenance import columns_of
 from sadih_dask.learning.classes import in_short
 from sadih_dask.model.estimator import Hasher
 from sadih_dask.model.evaluation import AskedRows
@@ -56,19 +56,18 @@ class Collection:
 
     def check(self, model: Hasher) -> None:
         """Refuse what cannot be evaluated, before anything is read."""
+        known = {model.columns_}
         for store, what in ((self.queries, "queries"), (self.database, "a database")):
             if store is None:
                 continue
             check_labelled(store)
             if store.n_rows == 0:
                 raise InputError(f"{store.url} has no rows; {what} should have some")
-        records = (
-            provenance_of(store) for store in (self.queries, self.database) if store is not None
-        )
-        if len({one.columns for one in records if one is not None and one.columns}) > 1:
+            known.add(columns_of(store))
+        if len(known - {""}) > 1:
             raise InputError(
-                f"{self.queries.url} was made of tables with other columns of features than those "
-                "of the database, or in another order; ingest it with the same columns in theirs"
+                f"{self.queries.url}, its database and the model are of tables with other columns "
+                "of features, or in another order; ingest them with the same columns in one order"
             )
         if self.codes is not None:
             _check_codes(self.codes, self.database, model)

@@ -23,10 +23,11 @@ from sadih_dask.compute.search import search
 from sadih_dask.errors import Argument, ConflictError, FormatError, InputError, Remedy, require
 from sadih_dask.files.file import is_file
 from sadih_dask.files.filesystem import write_atomically
-from sadih_dask.ingest.inputs import read_rows
+from sadih_dask.ingest.inputs import open_rows
 from sadih_dask.jobs.inspect import open_store
 from sadih_dask.model.collections import in_memory
 from sadih_dask.model.estimator import Hasher
+from sadih_dask.model.inputs import check_columns
 from sadih_dask.retrieval.codes import pack
 from sadih_dask.retrieval.nearest import Neighbours, WithinRadius
 from sadih_dask.stores import CodeStore, FeatureStore
@@ -116,7 +117,7 @@ def open_queries(
     if model is None:
         return _from_codes(url)
     model.check_codes(codes)
-    features, ids = _features(url)
+    features, ids = _features(url, model)
     if not symmetric:
         scores = in_memory(model.project(features))
         return Queries(pack(scores), ids, scores)
@@ -135,12 +136,14 @@ def _from_codes(url: str) -> Queries:
     return Queries(store, store.read("ids") if "ids" in store.arrays else None)
 
 
-def _features(url: str) -> tuple[FeatureStore | Array, Array | None]:
+def _features(url: str, model: Hasher) -> tuple[FeatureStore | Array, Array | None]:
     if url.endswith(".npy"):
         found = _load(Path(url))
         return found[None] if found.ndim == 1 else found, None
     if is_file(url):
-        return read_rows(url)
+        rows, ids = open_rows(url)
+        check_columns(model, rows, url)
+        return rows.read(0, rows.n_rows), ids
     store = open_store(url)
     if not isinstance(store, FeatureStore):
         raise InputError(f"{url} is a code store, which needs no hashing; leave out the model")

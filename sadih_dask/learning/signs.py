@@ -244,6 +244,15 @@ class _Bounded:
         return values, bound
 
 
+def _power(values: Array, power: float) -> Array:
+    """Raise to a power, in place: 2, 4, 8 ... by squares, which is no less exact, and faster."""
+    if power < 1.0 or not np.log2(power).is_integer():
+        return np.power(values, power, out=values)
+    for _ in range(int(np.log2(power))):
+        np.square(values, out=values)
+    return values
+
+
 def _powers(
     likely: Array, highest: Array, error: Array, codes: Array, power: float
 ) -> tuple[Array, Array, Array, Array]:
@@ -251,7 +260,7 @@ def _powers(
     contenders = (likely > -error[:, 0]).sum(axis=0, dtype=codes.dtype)[:, None]
     np.maximum(likely, 0.0, out=likely)
     likely /= np.where(highest > 0.0, highest, 1.0)
-    voted = np.power(likely, power, out=likely).T @ codes
+    voted = _power(likely, power).T @ codes
     top, total = np.maximum(highest, 0.0)[:, None], voted[:, -1:]
     apart, many = error / top, contenders ** (1.0 / power)
     if power >= 1.0:

@@ -43,6 +43,7 @@ from sadih_dask.model.collections import as_arrays, column_names, in_memory, lik
 from sadih_dask.model.inputs import (
     LabelledRows,
     as_targets,
+    check_columns,
     check_features,
     check_width,
     group_targets,
@@ -312,6 +313,7 @@ class Hasher(
             seed=scanned.seed,
             n_features_in=self.n_features_in_,
             feature_names=getattr(self, "feature_names_in_", None),
+            columns=self.columns_,
             classes=scanned.classes,
             multi_label=scanned.multi_label,
             groups=scanned.statistics.groups,
@@ -330,6 +332,7 @@ class Hasher(
         self.n_features_in_ = model.n_features_in
         if model.feature_names is not None:
             self.feature_names_in_ = model.feature_names
+        self.columns_ = model.columns
         self.classes_ = model.classes
         self.multi_label_ = model.multi_label
         self.groups_ = model.groups
@@ -386,6 +389,8 @@ class Hasher(
     def _map(self, X: Any, function: RowFunction, purpose: str) -> Any:
         """What a function makes of every row: lazy if the rows are."""
         names = column_names(X)
+        if isinstance(X, FeatureStore):
+            check_columns(self, X, X.url)
         rows = X.to_dask() if isinstance(X, FeatureStore) else as_arrays(X)
         if is_lazy(rows):
             check_width(self, rows, names=names)
@@ -466,6 +471,7 @@ class Hasher(
         check_is_fitted(self)
         check_bitorder(bitorder)
         check_width(self, store)
+        check_columns(self, store, store.url)
         encoder: HashRows | LookUpLabels = HashRows(self.hash_function_, bitorder)
         if learned:
             codes = reorder(self._known_label_codes(), "little", bitorder)

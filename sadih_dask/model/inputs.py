@@ -28,11 +28,13 @@ from sadih_dask.compute.rows import (
 )
 from sadih_dask.compute.run import is_lazy
 from sadih_dask.errors import Advice, Argument, DtypeError, InputError, LabelError, Remedy
+from sadih_dask.ingest.provenance import columns_of
 from sadih_dask.learning.classes import Targets, Vocabulary, renumbering
 from sadih_dask.learning.features import AnchorMap
 from sadih_dask.learning.labels import LabelGroups, group_rows
 from sadih_dask.learning.statistics import Statistics, check_finite, compute_dtype
 from sadih_dask.model.collections import as_arrays, column_names
+from sadih_dask.sources import RowSource
 from sadih_dask.stores import FeatureStore
 from sadih_dask.stores.coverage import Coverage
 from sadih_dask.types import Array, Ints
@@ -50,6 +52,7 @@ class Learner(Protocol):
     classes_: Array
     multi_label_: bool
     n_features_in_: int
+    columns_: str
     statistics_: Statistics | None
     anchor_map_: AnchorMap | None
     seed_: int
@@ -92,12 +95,15 @@ def open_rows(
     is read from row ``first``.
     """
     names, X = column_names(X), as_arrays(X)
+    if reset:
+        model.columns_ = columns_of(X) if isinstance(X, FeatureStore) else ""
     if isinstance(X, FeatureStore):
         if model.supervised:
             check_labelled(X)
         if y is not None:
             raise LabelError(f"{X.url} holds its own labels; pass no y beside it")
         check_width(model, X, reset=reset)
+        check_columns(model, X, X.url)
         stored = StoreRows.of(X, first)
         named, multi_label = classes_of(X), stored.label_columns is not None
         if multi_label and not reset and Vocabulary(model.classes_).are_places:
@@ -222,6 +228,15 @@ def check_width(model: Learner, X: Any, *, reset: bool = False, names: Any = Non
         raise InputError(
             f"X has {shape[1]} features, but SADIH is expecting {model.n_features_in_} features "
             "as input"
+        )
+
+
+def check_columns(model: Learner, rows: FeatureStore | RowSource, where: str) -> None:
+    """Refuse rows of a table whose columns are not those that the model has learned from."""
+    if model.columns_ and (found := columns_of(rows)) and found != model.columns_:
+        raise InputError(
+            f"{where} is of tables with other columns of features than those that the model has "
+            "learned from, or in another order; write them with the same columns in the same order"
         )
 
 

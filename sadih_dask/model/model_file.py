@@ -42,6 +42,7 @@ class Model:
     label_codes    packed code of each label group; no rows if codes of labels were not learned
     statistics     of the rows learned from; None for a model that only encodes
     coverage       the store they come from; None if they came from elsewhere
+    columns        a hash of the names of its features in their order, where they have names
     """
 
     method: str
@@ -57,6 +58,7 @@ class Model:
     trace: Trace
     statistics: Statistics | None
     coverage: Coverage | None = None
+    columns: str = ""
 
     @property
     def fingerprint(self) -> str:
@@ -123,6 +125,8 @@ def write_model(
     }
     if model.feature_names is not None:
         meta["feature_names"] = [str(name) for name in model.feature_names]
+    if model.columns:
+        meta["columns"] = model.columns
     if isinstance(function, HashFunction):
         meta["sharpness"] = function.sharpness
         meta["logarithmic"] = function.logarithmic
@@ -173,6 +177,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, Array]) -> Model:
         seed=int(meta["seed"]),
         n_features_in=int(meta["n_features_in"]),
         feature_names=None if feature_names is None else np.asarray(feature_names, dtype=object),
+        columns=str(meta.get("columns", "")),
         classes=classes,
         multi_label=bool(meta["multi_label"]),
         groups=groups,

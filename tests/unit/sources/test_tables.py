@@ -14,6 +14,7 @@ from sadih_dask.errors import FormatError, InputError, LabelError, NoFilesError
 from sadih_dask.ingest import DataFiles, compare, ingest
 from sadih_dask.ingest.inputs import open_inputs
 from sadih_dask.jobs.evaluate import Collection
+from sadih_dask.jobs.search import open_queries
 from sadih_dask.sources import open_features, open_ids, open_labels
 from sadih_dask.stores import FeatureStore
 
@@ -272,13 +273,33 @@ def test_columns_of_shards_meet_by_name(tmp_path, form):
     assert FeatureStore.open(tmp_path / "s").n_rows == 4
 
 
-def test_tables_of_queries_have_the_columns_of_the_database(tmp_path):
+def test_tables_have_the_columns_of_those_that_a_model_has_learned_from(tmp_path):
     names = [*frame().columns]
     stores = {}
     for name, columns in (("a", names), ("b", names), ("c", names[::-1])):
         write(frame()[columns], tmp_path / f"{name}.parquet")
         stores[name] = ingest(DataFiles(tmp_path / f"{name}.parquet"), tmp_path / name).store
+    np.save(tmp_path / "x.npy", ROWS)
+    np.save(tmp_path / "y.npy", KINDS)
+    np.save(tmp_path / "ids.npy", np.arange(1000, 1050).astype(str))
+    more = DataFiles(tmp_path / "x.npy", tmp_path / "y.npy", ids=tmp_path / "ids.npy")
     model = SADIH(n_bits=4, anchors=None, n_init=1).fit(stores["a"])
+    model.save(tmp_path / "m.sadih")
+    model = SADIH.load(tmp_path / "m.sadih")
+    codes = model.encode(stores["b"], tmp_path / "codes")
     Collection(stores["b"], stores["a"]).check(model)
-    with pytest.raises(InputError, match=r"with other columns of features .*in another order"):
-        Collection(stores["c"], stores["a"]).check(model)
+    open_queries(str(tmp_path / "b.parquet"), codes, model)
+    for use in (
+        lambda: Collection(stores["c"], stores["a"]).check(model),
+        lambda: model.encode(stores["c"], tmp_path / "other"),
+        lambda: model.transform(stores["c"]),
+        lambda: model.partial_fit(stores["c"]),
+        lambda: open_queries(str(tmp_path / "c"), codes, model),
+        lambda: open_queries(str(tmp_path / "c.parquet"), codes, model),
+    ):
+        with pytest.raises(InputError, match=r"with other columns of features.*in another order"):
+            use()
+    ingest(more, tmp_path / "c", mode="append")
+    with pytest.raises(InputError, match="other columns of features"):
+        model.transform(FeatureStore.open(tmp_path / "c"))
+    assert SADIH(n_bits=4, anchors=None, n_init=1).fit(ROWS, KINDS).transform(stores["c"]).size
