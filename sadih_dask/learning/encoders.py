@@ -138,6 +138,8 @@ def vote_by_logarithms(
     scores: Floats, codes: Floats, sharpness: float, product: Product = np.matmul
 ) -> Floats:
     """The same with weights exp(sharpness scores); as long as the likeliest group is probable."""
+    if np.isinf(sharpness):
+        return np.asarray(codes[scores.argmax(axis=1)])
     weights = scores - scores.max(axis=1, keepdims=True)
     weights *= sharpness
     np.exp(weights, out=weights)

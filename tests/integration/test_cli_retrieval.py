@@ -263,7 +263,7 @@ def test_the_report_stands_alone(evaluated: tuple[Path, str]) -> None:
     )
     listed = {path.name for path in (target / "figures").iterdir()}
     assert {f"neighbours.{kind}" for kind in ("svg", "pdf")} <= listed
-    assert len(listed) == 14
+    assert len(listed) == 16
     for path in ("metrics.json", "report.html", "figures"):
         assert str(target / path) in printed
 
