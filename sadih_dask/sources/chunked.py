@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import zarr
 from scipy import sparse
 
 from sadih_dask.errors import DtypeError, FormatError, InputError
@@ -111,6 +110,8 @@ def is_zarr(path: str) -> bool:
 
 def list_zarr(path: str, options: OpenOptions) -> tuple[Variable, ...]:  # noqa: ARG001
     """List the arrays: the one that the path names, or those of the group."""
+    import zarr  # 8 MiB that no other format needs
+
     with reading(path):
         opened = _zarr_array(path, "")
         alone = isinstance(opened, zarr.Array)
@@ -135,6 +136,8 @@ def open_zarr(path: str, variable: Variable, options: OpenOptions) -> RowSource:
 
 
 def _zarr_array(path: str, name: str) -> Any:
+    import zarr
+
     opened: Any = zarr.open(path, mode="r")
     return opened[name] if name else opened
 
