@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 CONFIG_KEY = "sadih.memory-limit"
 """Dask configuration (or DASK_SADIH__MEMORY_LIMIT) for the memory a process may use."""
 
-INTERPRETER = 230 * 2**20
+INTERPRETER = 238 * 2**20
 """Python with NumPy, SciPy, Dask and scikit-learn loaded."""
 SMALLEST_BLOCK = 256
 ROOM = 0.5

@@ -275,6 +275,8 @@ def _check_shapes(model: Model) -> None:
             STATISTICS, ((g,), (width,), (g, width), (width, width)), strict=True
         ):
             expected[f"statistics.{name}"] = getattr(known, name).shape, shape
+        if known.counts.min(initial=1) < 1 or known.counts.sum(dtype=float) > 2**53:
+            raise ValueError("statistics.counts are no numbers of rows")
     for name, (found, wanted) in expected.items():
         if found != wanted:
             raise ValueError(f"{name} has shape {found}, expected {wanted}")

@@ -52,7 +52,7 @@ def store(tmp_path: Path) -> FeatureStore:
     return FeatureStore.create(tmp_path / "s", *rows(20_000, 256), chunk_rows=1000)
 
 
-@pytest.mark.parametrize(("anchors", "limit"), [(None, 295), (100, 320)])
+@pytest.mark.parametrize(("anchors", "limit"), [(None, 303), (100, 328)])
 def test_a_refusal_names_predicted_allowed_and_a_block_that_fits(
     store: FeatureStore, anchors: int | None, limit: int
 ) -> None:

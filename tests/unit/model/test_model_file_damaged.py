@@ -232,6 +232,9 @@ def test_groups_that_point_outside(path: Path) -> None:
         ("groups.indptr", [0, 1, 2, 10**9], "groups.indices"),
         ("groups.indices", [0, 1, 3], "do not exist"),
         ("groups.indices", [-1, 1, 2], "do not exist"),
+        ("statistics.counts", [5, -1, 5], "no numbers of rows"),
+        ("statistics.counts", [5, 0, 5], "no numbers of rows"),
+        ("statistics.counts", [2**62, 2**62, 2**62], "no numbers of rows"),
     ]:
         pack(path, {**whole, f"{member}.npy": npy(np.array(value, np.int64))})
         with pytest.raises(FormatError, match=message):
