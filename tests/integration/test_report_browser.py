@@ -51,7 +51,7 @@ def test_the_report_of_the_digits(browser, report, screen, scheme) -> None:
         others = [u for u in visit.requests if not u.startswith("data:")]
         assert others == [report.as_uri()]
         figures = visit.page.evaluate(FIGURES)
-        assert len(figures) == 7
+        assert len(figures) == 8
         for figure in figures:
             assert figure["n"] == 1  # the one for this width
             assert figure["width"] > 250
@@ -70,8 +70,8 @@ def test_the_report_of_the_digits(browser, report, screen, scheme) -> None:
 def test_the_report_reads_without_script_and_prints_light(browser, report) -> None:
     with Visit(browser, report, "desktop", "dark", java_script_enabled=False) as visit:
         assert visit.page.get_by_role("heading", name="Handwritten digits").is_visible()
-        assert visit.page.get_by_role("img").count() == 7
-        assert visit.page.get_by_role("figure").count() == 7
+        assert visit.page.get_by_role("img").count() == 8
+        assert visit.page.get_by_role("figure").count() == 8
     with Visit(browser, report, "desktop", "dark") as visit:
         visit.page.emulate_media(media="print")
         ink, paper = (_luminance(c) for c in visit.page.evaluate(COLOURS))
