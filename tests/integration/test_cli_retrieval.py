@@ -262,8 +262,9 @@ def test_the_report_stands_alone(evaluated: tuple[Path, str]) -> None:
         r"https?://|<script|<link(?! rel=\"icon\" href=\"data:)|@import|src=\"(?!data:)", without
     )
     listed = {path.name for path in (target / "figures").iterdir()}
-    assert {f"neighbours.{kind}" for kind in ("svg", "pdf")} <= listed
-    assert len(listed) == 16
+    drawn = "map-bits precision-recall precision-retrieved pair-distances neighbours objective bits"
+    names = [*drawn.split(), "openness"]
+    assert listed == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf")}
     for path in ("metrics.json", "report.html", "figures"):
         assert str(target / path) in printed
 
