@@ -29,7 +29,7 @@ from sadih_dask.compute.encode import (
     write_codes,
     write_lazy_codes,
 )
-from sadih_dask.compute.memory import MemoryPlan
+from sadih_dask.compute.memory import MemoryPlan, release_memory
 from sadih_dask.compute.rows import StoreRows, check_labelled
 from sadih_dask.compute.run import Progress, is_lazy, reporting
 from sadih_dask.errors import InputError, LabelError
@@ -305,6 +305,7 @@ class Hasher(
         """Solve from a scan and take the result over; nothing is changed on failure."""
         if self.supervised:
             scanned.check_classes()
+        release_memory()
         with one_blas_thread():
             learned = self._solve(scanned)
         model = Model(
@@ -471,7 +472,6 @@ class Hasher(
         check_is_fitted(self)
         check_bitorder(bitorder)
         check_width(self, store)
-        check_columns(self, store, store.url)
         encoder: HashRows | LookUpLabels = HashRows(self.hash_function_, bitorder)
         if learned:
             codes = reorder(self._known_label_codes(), "little", bitorder)

@@ -95,15 +95,12 @@ def open_rows(
     is read from row ``first``.
     """
     names, X = column_names(X), as_arrays(X)
-    if reset:
-        model.columns_ = columns_of(X) if isinstance(X, FeatureStore) else ""
     if isinstance(X, FeatureStore):
         if model.supervised:
             check_labelled(X)
         if y is not None:
             raise LabelError(f"{X.url} holds its own labels; pass no y beside it")
         check_width(model, X, reset=reset)
-        check_columns(model, X, X.url)
         stored = StoreRows.of(X, first)
         named, multi_label = classes_of(X), stored.label_columns is not None
         if multi_label and not reset and Vocabulary(model.classes_).are_places:
@@ -200,6 +197,8 @@ def check_features(model: Learner, X: Any, *, reset: bool) -> Array:
         raise DtypeError(str(error)) from error
     compute_dtype(features.dtype)  # refuses what is not a number
     check_finite(features)
+    if reset:
+        model.columns_ = ""
     return features
 
 
@@ -215,6 +214,10 @@ def check_width(model: Learner, X: Any, *, reset: bool = False, names: Any = Non
     shape = X.shape("features") if isinstance(X, FeatureStore) else X.shape
     if len(shape) != 2:
         raise InputError(f"X has shape {shape}; expected (rows, columns)")
+    if reset:
+        model.columns_ = columns_of(X) if isinstance(X, FeatureStore) else ""
+    elif isinstance(X, FeatureStore):
+        check_columns(model, X, X.url)
     if names is not None:
         try:
             validate_data(model, names, reset=reset, skip_check_array=True)
