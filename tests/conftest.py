@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
-import dask
 import pytest
 
 MEMORY = "/dev/shm"
@@ -34,5 +33,7 @@ def _has_room() -> bool:
 @pytest.fixture
 def two_threads() -> Iterator[None]:
     """Tasks on two threads of this process, whatever the machine has."""
+    import dask  # orchestrators have an environment without it
+
     with dask.config.set(scheduler="threads", num_workers=2):
         yield
