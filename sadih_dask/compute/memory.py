@@ -8,9 +8,7 @@ them afterwards. None of it depends on the number of rows.
 
 from __future__ import annotations
 
-import ctypes
 import logging
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -182,15 +180,6 @@ def plan_scan(shape: ScanShape, block_rows: int, threads: int) -> MemoryPlan:
     return MemoryPlan(
         block_rows, threads, block, products, partial, held, *before_and_after, shape.fetched
     )
-
-
-def release_memory() -> None:
-    """Give back what the threads of a scan have freed, before solving takes as much again.
-
-    The allocator of glibc keeps it for each thread otherwise; others have no such call.
-    """
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def solve_bytes(shape: ScanShape) -> int:

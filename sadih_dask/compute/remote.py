@@ -31,7 +31,7 @@ from dask.utils import parse_timedelta
 from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
 
-from sadih_dask.compute.blas import limited
+from sadih_dask.compute.process import prepared
 from sadih_dask.errors import Argument, ClusterError, Remedy
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def _submit(
     take: Callable[[int, Any], None],
 ) -> None:
     with _submission(client):
-        tasks = {name: limited(task) for name, task in graph.items()}
+        tasks = {name: prepared(task) for name, task in graph.items()}
         futures = client.get(tasks, list(keys.values()), sync=False)
     results = _Results(dict(zip(keys, futures, strict=True)))
     try:

@@ -20,7 +20,7 @@ from dask.base import get_scheduler
 from dask.callbacks import Callback
 from dask.delayed import Delayed
 
-from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.process import one_blas_thread
 from sadih_dask.compute.remote import count_threads, hold, run_on_cluster
 from sadih_dask.errors import ClusterError
 from sadih_dask.types import Array

@@ -21,8 +21,8 @@ import dask
 import numpy as np
 from scipy.optimize import nnls
 
-from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.encode import HashRows
+from sadih_dask.compute.process import one_blas_thread
 from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.scan import scan

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from sklearn.base import clone
 
-from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.process import one_blas_thread
 from sadih_dask.compute.rows import StoreRows, classes_of
 from sadih_dask.compute.run import nobody, reporting
 from sadih_dask.learning.encoders import unit

@@ -18,7 +18,6 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.codes import Where
 from sadih_dask.compute.encode import (
     HashRows,
@@ -29,7 +28,8 @@ from sadih_dask.compute.encode import (
     write_codes,
     write_lazy_codes,
 )
-from sadih_dask.compute.memory import MemoryPlan, release_memory
+from sadih_dask.compute.memory import MemoryPlan
+from sadih_dask.compute.process import one_blas_thread, release_memory
 from sadih_dask.compute.rows import StoreRows, check_labelled
 from sadih_dask.compute.run import Progress, is_lazy, reporting
 from sadih_dask.errors import InputError, LabelError

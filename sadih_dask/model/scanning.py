@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.checkpoint import Checkpoint
 from sadih_dask.compute.memory import MemoryPlan, check_scan
+from sadih_dask.compute.process import one_blas_thread
 from sadih_dask.compute.reduction import Discovered, FoldReduction, Folds, Reduction, SampledRows
 from sadih_dask.compute.rows import ArrayRows, Rows
 from sadih_dask.compute.run import nobody, reporting

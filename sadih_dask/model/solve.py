@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.process import one_blas_thread
 from sadih_dask.compute.run import Steps
 from sadih_dask.compute.tree import Tasks
 from sadih_dask.learning.encoders import (

@@ -19,8 +19,8 @@ import dask
 import numpy as np
 
 from sadih_dask import SADIH
-from sadih_dask.compute.blas import one_blas_thread
 from sadih_dask.compute.encode import HashRows, write_codes
+from sadih_dask.compute.process import one_blas_thread
 from sadih_dask.ingest.synthetic import generate
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.learning.signs import signs

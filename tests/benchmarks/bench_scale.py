@@ -39,7 +39,7 @@ import psutil
 from dask.utils import parse_bytes
 
 from sadih_dask import SADIH, FeatureStore
-from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.process import one_blas_thread
 from sadih_dask.ingest.synthetic import generate
 from sadih_dask.runs.directory import LOG, RUNS, RunDirectory
 from tests.benchmarks import bench_encode, bench_scan

@@ -21,7 +21,7 @@ import dask
 import numpy as np
 import scipy.sparse as sp
 
-from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.process import one_blas_thread
 from sadih_dask.compute.reduction import Reduction
 from sadih_dask.compute.rows import StoreRows
 from sadih_dask.compute.scan import scan

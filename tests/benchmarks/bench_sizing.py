@@ -31,7 +31,7 @@ from dask.delayed import Delayed
 from distributed.protocol.pickle import dumps
 
 from sadih_dask import SADIH, FeatureStore
-from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.process import one_blas_thread
 from sadih_dask.compute.tree import Tasks
 from sadih_dask.ingest import DataFiles, ingest
 from sadih_dask.ingest.synthetic import Clouds, generate

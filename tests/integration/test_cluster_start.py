@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_info
 from sadih_dask import SADIH, FeatureStore
 from sadih_dask.cli import commands
 from sadih_dask.cluster import ClusterSettings, Tls, running
-from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.process import one_blas_thread
 from sadih_dask.compute.run import run, unique_name
 from sadih_dask.errors import ClusterError, ConfigError
 from sadih_dask.stores import CodeStore

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, cast
 
 import numpy as np
 
-from sadih_dask.compute.blas import one_blas_thread
+from sadih_dask.compute.process import one_blas_thread
 from sadih_dask.learning.encoders import BY_REGRESSION, HashFunction
 from sadih_dask.model.estimator import Hasher, Learned
 from sadih_dask.model.scanning import Scanned, known_scan
