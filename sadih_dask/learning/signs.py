@@ -61,10 +61,10 @@ import numpy as np
 from sadih_dask.learning.encoders import HashFunction
 from sadih_dask.types import Array, Floats, Ints
 
-PIECE_COLUMNS = 64
+PIECE_COLUMNS = 128
 """Columns that are multiplied at a time: with fewer, bounds are closer and products slower."""
-PIECE_VALUES = 2**18
-"""Features of the rows that are worked on at a time: 1 MiB, which the second-level cache holds."""
+PIECE_VALUES = 2**20
+"""Features of the rows that are worked on at a time: with fewer, the steps of a vote are slow."""
 CENTRE_ROWS = 64
 FAR = 1.5
 """How much farther from zero than from one another rows are that are taken about their centre."""
