@@ -15,7 +15,7 @@ import pytest
 
 from sadih_dask import SADIH, CodeStore, FeatureStore, evaluate, search
 from sadih_dask.cluster import ClusterSettings, running
-from sadih_dask.compute import blas
+from sadih_dask.compute import process
 from sadih_dask.compute import remote as waiting
 from sadih_dask.compute.run import reporting, run, unique_name
 from sadih_dask.errors import ClusterError, IntegrityError, MemoryPlanError, NonFiniteError
@@ -47,7 +47,7 @@ def stuck(*_: Any) -> None:
 
 def get_stuck() -> None:
     """Let every task take for ever on this worker."""
-    blas._call = stuck
+    process._call = stuck
 
 
 def wait_for_tasks(cluster: DaskProcesses, n: int) -> None:
