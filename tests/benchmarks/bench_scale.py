@@ -72,10 +72,16 @@ class Used:
 
 @dataclass
 class Watch:
-    """A command and its processes, looked at again and again; what has ended is remembered."""
+    """A command and its processes, looked at again and again.
+
+    The processor time of a process that has ended is remembered; the bytes that it moved are among
+    those of its parent from then on.
+    """
 
     process: psutil.Process
-    used: dict[int, Used] = field(default_factory=dict)
+    cpu: dict[int, float] = field(default_factory=dict)
+    read: int = 0
+    written: int = 0
     peaks: dict[int, int] = field(default_factory=dict)
 
     def look(self) -> Used:
@@ -84,20 +90,19 @@ class Watch:
             found = [self.process, *self.process.children(recursive=True)]
         except psutil.NoSuchProcess:
             found = []
+        read = written = 0
         for one in found:
             try:
                 times, io = one.cpu_times(), one.io_counters()
                 status = Path(f"/proc/{one.pid}/status").read_text()
             except (psutil.Error, OSError):
                 continue
-            cpu = times.user + times.system
-            self.used[one.pid] = Used(cpu, io.read_chars, io.write_chars)
+            self.cpu[one.pid] = times.user + times.system
+            read, written = read + io.read_chars, written + io.write_chars
             if high := re.search(r"VmHWM:\s*(\d+) kB", status):
                 self.peaks[one.pid] = max(self.peaks.get(one.pid, 0), int(high[1]) * 1024)
-        parts = self.used.values()
-        return Used(
-            sum(p.cpu for p in parts), sum(p.read for p in parts), sum(p.written for p in parts)
-        )
+        self.read, self.written = max(self.read, read), max(self.written, written)
+        return Used(sum(self.cpu.values()), self.read, self.written)
 
     def high(self) -> list[int]:
         """The most memory of each process so far; small ones, such as a resource tracker, not."""
