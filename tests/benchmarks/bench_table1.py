@@ -145,7 +145,8 @@ def main() -> None:
         found.append(measure(folder, split, options.methods, options.bits, options.class_folds))
     print(f"\n{len(found)} splits\n")
     for metric, paper in zip(METRICS, (PAPER, PRECISION), strict=True):
-        print(table(found, options.methods, options.bits, metric, paper), end="\n\n")
+        beside = paper if options.data_set == "cifar" else {}
+        print(table(found, options.methods, options.bits, metric, beside), end="\n\n")
 
 
 if __name__ == "__main__":
